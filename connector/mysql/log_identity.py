@@ -101,8 +101,9 @@ def why_different(stream: BinlogStream, last: LastCommit) -> str | None:
 def unreadable(stream: BinlogStream, position: int) -> str | None:
     """Return why the transaction after `position` can't be read, or None if it can. Closes the stream.
 
-    A crash of MariaDB may leave half an event at the end of a file, which the server then never gets past.
-    `stream` begins at `position`; nobody else can end it, since a reader's other errors may look alike.
+    A crash of MariaDB may leave half an event at the end of a file, which the server then never gets past; a
+    disk may return an event with a wrong checksum each time. `stream` begins at `position`; nobody else can
+    end it, since a reader's other errors may look alike.
     """
     begun, deadline = 0, time.monotonic() + SILENCE_SECONDS
     try:
@@ -113,7 +114,7 @@ def unreadable(stream: BinlogStream, position: int) -> str | None:
     except LogEndedError:
         return None
     except UnreadableLogError as error:
-        return f"the server can't read its log after {format_binlog_position(position)}: {error}"
+        return f"the log can't be read after {format_binlog_position(position)}: {error}"
     finally:
         stream.close()
     return None

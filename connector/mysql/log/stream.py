@@ -4,23 +4,24 @@ The protocol is implemented here, on a connection that PyMySQL opened and authen
 mysql-replication's BinLogStreamReader: that one reopens a lost connection on its own, and waits forever for
 MariaDB without GTIDs. Here a lost connection is an error, and only a caller that knows the position resumes.
 
-Invariant: packets come in order of their sequence numbers; `fetch` returns complete events. Only a compressed
-transaction longer than a packet is returned in pieces, so it is never held completely.
+Invariants: packets come in order of their sequence numbers; `fetch` returns complete events. Only a
+compressed transaction longer than a packet is returned in pieces, so it is never held completely. An event
+with a wrong checksum is not returned: servers send their files unchecked.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-import zlib
 from typing import Any, cast
+from zlib import crc32
 
 from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.mysql.connection import close, driver_errors, query
-from connector.mysql.log.events import FORMAT, TRANSACTION_PAYLOAD
-from connector.mysql.log.packet import FILE_START, TYPE, header_of
+from connector.mysql.log.events import ARTIFICIAL, FORMAT, FRAMES, TRANSACTION_PAYLOAD, checksum_bytes
+from connector.mysql.log.packet import BASE, FILE_START, FLAGS, TYPE, header_of, size_of
 from connector.mysql.server import Server
 
 HEARTBEAT_SECONDS = 2
@@ -60,12 +61,17 @@ _CAPABILITY = 4
 
 _PAYLOAD = bytes([TRANSACTION_PAYLOAD])
 
+_BEFORE_STATUS, _MATCHES = 0x0F6A7026, 0x2144DF1C
+"""CRC32: the state from which a packet's status byte (0) leads to the initial one, and the result of any data
+followed by its checksum. So an event is checked without cutting its packet up.
+"""
+
 _uint32 = struct.Struct("<I").unpack_from
 
 
 def replica_id(name: str) -> int:
     """Return the server id for an agent of this name, unlikely to be anyone else's."""
-    return (1 << 31) + zlib.crc32(f"deltatide {name}".encode()) % ((1 << 31) - 1)
+    return (1 << 31) + crc32(f"deltatide {name}".encode()) % ((1 << 31) - 1)
 
 
 class UnreadableLogError(TransientError):
@@ -92,6 +98,8 @@ class BinlogStream:
         self._rest = bytearray()
         self._sequence = 1
         self._in_pieces = False
+        self._has_checksums = False
+        self._crc, self._missing = 0, 0  # of an event in pieces: of those that came, and bytes of the others
         self._long_event: bytearray | None = None
         self._heard = time.monotonic()
         self._ended: TransientError | None = None
@@ -178,9 +186,11 @@ class BinlogStream:
                     break
                 if head >> 24 != sequence:
                     raise _out_of_order(head >> 24, sequence)
-                packets.append(data[offset + _PACKET_HEADER : end])
-                self._in_pieces = length == _LONGEST
-                offset, sequence = end, (sequence + 1) & 0xFF
+                piece, offset, sequence = data[offset + _PACKET_HEADER : end], end, (sequence + 1) & 0xFF
+                if self._is_damaged_by(piece):
+                    break
+                if piece:  # the last one is empty if the others are all there is
+                    packets.append(piece)
                 continue
             if length == _LONGEST:
                 if offset + _PACKET_HEADER + TYPE < limit:  # enough to know what it is
@@ -195,6 +205,9 @@ class BinlogStream:
             sequence = (sequence + 1) & 0xFF
             if packet[0]:  # its status: not an event
                 self._ended = _end_of(packet)
+                break
+            matches = self._has_checksums and crc32(packet, _BEFORE_STATUS) == _MATCHES
+            if (not matches or packet[TYPE] == FORMAT) and self._is_damaged(packet):
                 break
             packets.append(packet)
         del rest[:offset]
@@ -219,13 +232,41 @@ class BinlogStream:
             del self._rest[: _PACKET_HEADER + length]
             if length < _LONGEST:
                 self._long_event = None
+                if self._is_damaged(event):
+                    return []
                 return [cast("bytes", event), *self._split_packets()]  # read like bytes, and not copied
         return []
+
+    def _is_damaged(self, packet: bytes | bytearray) -> bool:
+        """Return whether an event's checksum is wrong, so the stream ends; not of those that frame files."""
+        if packet[TYPE] == FORMAT:
+            self._has_checksums = checksum_bytes(bytes(packet)) > 0
+        if not self._has_checksums or crc32(packet, _BEFORE_STATUS) == _MATCHES:
+            return False
+        if packet[TYPE] in FRAMES or packet[FLAGS] & ARTIFICIAL:
+            return False
+        self._ended = _damaged()
+        return True
+
+    def _is_damaged_by(self, piece: bytes) -> bool:
+        """Add a piece of an event; return whether it is whole now, with a wrong checksum: the stream ends."""
+        if not self._in_pieces:
+            self._crc, self._missing = _BEFORE_STATUS, BASE + size_of(piece)
+        self._in_pieces = len(piece) == _LONGEST
+        self._crc, self._missing = crc32(piece, self._crc), self._missing - len(piece)
+        if (self._missing and self._in_pieces) or not self._has_checksums or self._crc == _MATCHES:
+            return False
+        self._ended = _damaged()
+        return True
 
 
 def _is_payload(data: bytes, offset: int) -> bool:
     status, kind = offset + _PACKET_HEADER, offset + _PACKET_HEADER + TYPE
     return data[status : status + 1] == b"\0" and data[kind : kind + 1] == _PAYLOAD
+
+
+def _damaged() -> UnreadableLogError:
+    return UnreadableLogError("reading the log: an event is damaged, since its checksum is wrong")
 
 
 def _out_of_order(found: int, expected: int) -> TransientError:

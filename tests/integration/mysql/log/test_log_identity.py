@@ -286,3 +286,25 @@ def test_a_log_file_that_a_crash_cut_off_is_followed_by_the_next(
         wait_caught_up(restored, store)
         wait_until(lambda: is_equal(restored, store, "t"), "the table is equal", seconds=60)
     assert len(manifests_in(store)[-1].gaps) == (0 if within == "a transaction" else 1)
+
+
+@pytest.mark.parametrize(
+    "restored", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)], indirect=True
+)
+def test_a_value_that_is_damaged_in_the_log_never_lands(restored: MysqlDatabase, tmp_path: Path) -> None:
+    """The server sends what its disk returns; the checksum is for whoever reads it, and shows a gap."""
+    fill(restored)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+    restored.execute("UPDATE t SET v = 'intact' WHERE id = 3", "INSERT INTO t VALUES (2000, 1, 'after')")
+    name = restored.execute("SHOW MASTER STATUS")[0][0]
+    restored.server.stop()
+    path = restored.server.data_dir / name
+    before, _, after = path.read_bytes().rpartition(b"intact")
+    path.write_bytes(before + b"infact" + after)
+    restored.server.restart()
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+        wait_until(lambda: is_equal(restored, store, "t"), "the table is equal", seconds=60)
+    (gap,) = manifests_in(store)[-1].gaps
+    assert "checksum" in gap.reason
