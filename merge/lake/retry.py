@@ -1,4 +1,4 @@
-"""Retries commits that lost to another job's, and classifies Spark's errors."""
+"""Retries commits that lost to another job's and reads that a store broke off; classifies Spark's errors."""
 
 from __future__ import annotations
 
@@ -72,11 +72,13 @@ NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
 
 
 UNDELIVERED = re.compile(
-    r"^Caused by: (software\.amazon\.|java\.net\.|javax\.net\.ssl\.|"
+    r"^\s*Caused by: (software\.amazon\.|java\.net\.|javax\.net\.ssl\.|"
     r"[\w.$]*(ConnectionClosed|AWS\w*|Timeout)Exception)",
     re.MULTILINE,
 )
 """The connection broke, or the store failed, while a file was read: nothing is wrong with the file."""
+
+UNREAD = "FAILED_READ_FILE"
 
 UNDELIVERED_HINT = "its store did not deliver it whole: merge again, which reads it again"
 
@@ -114,8 +116,15 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
 
 
+def is_undelivered(error: BaseException) -> bool:
+    """Return whether Spark could not read a file because its store did not deliver it whole."""
+    text = str(error) if isinstance(error, SPARK_ERRORS) else ""
+    return UNREAD in text and UNDELIVERED.search(text) is not None
+
+
 def _is_passing(error: BaseException) -> bool:
-    return is_conflict(error) or (isinstance(error, SPARK_ERRORS) and BEING_CREATED in str(error))
+    is_being_created = isinstance(error, SPARK_ERRORS) and BEING_CREATED in str(error)
+    return is_conflict(error) or is_being_created or is_undelivered(error)
 
 
 def is_lost_file(error: Exception) -> bool:
@@ -126,7 +135,7 @@ def is_lost_file(error: Exception) -> bool:
 
 def unread_hint(error: Exception, damaged: str) -> str:
     """Return what to do about a file that was not read: `damaged`, unless its store did not deliver it."""
-    return UNDELIVERED_HINT if UNDELIVERED.search(str(error)) else damaged
+    return UNDELIVERED_HINT if is_undelivered(error) else damaged
 
 
 def first_line(error: Exception) -> str:
@@ -198,13 +207,15 @@ def innermost(error: Exception) -> str:
 
 
 def with_retries(do: Callable[[], T], what: str) -> T:
-    """Retry after commit conflicts, and while another job creates the same table.
+    """Retry after commit conflicts, while another job creates the same table, and if a file is not delivered.
 
     After the last attempt, a conflict is a `FencedError`.
     """
 
     def log_attempt(state: RetryCallState) -> None:
-        log.debug("%s: another job committed first, attempt %s", what, state.attempt_number)
+        error = state.outcome.exception() if state.outcome else None
+        why = "a file was not delivered" if error and is_undelivered(error) else "another job committed first"
+        log.debug("%s: %s, attempt %s", what, why, state.attempt_number)
 
     retrying = Retrying(
         retry=retry_if_exception(_is_passing),

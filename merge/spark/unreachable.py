@@ -17,7 +17,14 @@ from urllib.parse import urlsplit
 
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TransientError
-from merge.lake.retry import SPARK_ERRORS, first_line, without_values
+from merge.lake.retry import (
+    SPARK_ERRORS,
+    UNDELIVERED_HINT,
+    UNREAD,
+    first_line,
+    is_undelivered,
+    without_values,
+)
 from merge.landing_zone import spark_url
 from merge.spark.session import LOCAL, S3A, s3_of, s3_settings
 
@@ -155,9 +162,13 @@ CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
 def explain(error: BaseException, config: Config) -> StoreError | None:
     """Return the `StoreError` behind an error of Spark; None if it is not about an S3 store.
 
-    An error within a query is not, even if its text names the store, or a value in it reads like an outage.
+    An error within a query is not, even if its text names the store, or a value in it reads like an outage;
+    unless it is that a file could not be read.
     """
     text = str(error)
+    if is_undelivered(error):
+        message = f"{_store_name(text, config)}: {_unread_file(text)} was not delivered whole"
+        return StoreError(message, hint=UNDELIVERED_HINT, affects_all=False)
     if not re.search(r"\bs3a://|software\.amazon\.|create\.conditional\.overwrite", text):
         return None
     reason = _reason(text)
@@ -232,6 +243,12 @@ def _store_name(text: str, config: Config) -> str:
         name for name, url in named.items() if bucket and f"{spark_url(url)}/".startswith(f"{bucket}/")
     ]
     return " and ".join(settings) + f" ({bucket})" if settings else bucket or "S3"
+
+
+def _unread_file(text: str) -> str:
+    """Name the file that could not be read, unless its folder holds a value (`region=EU`)."""
+    found = re.search(rf"{UNREAD}\S* Encountered error while reading file ([^\s=]+?)\.?\s", text)
+    return found[1] if found else "a file"
 
 
 def _reason(text: str) -> str:

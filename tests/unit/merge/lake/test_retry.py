@@ -162,6 +162,20 @@ def test_a_file_that_its_store_did_not_deliver_is_not_called_damaged(cause: str,
     assert hint == ("restore it from a copy" if delivered else UNDELIVERED_HINT)
 
 
+def test_what_a_store_did_not_deliver_is_read_again(no_wait: None) -> None:
+    """One of a cut's many tables would fail at nearly every flicker of the store."""
+    closed = "software.amazon.awssdk.thirdparty.org.apache.http.ConnectionClosedException: Premature end"
+    unread = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/1.parquet."
+    several = f"[STAGE_MATERIALIZATION_MULTIPLE_FAILURES] x\n\tSuppressed: {unread}\n\tCaused by: {closed}"
+    for text in (f"{unread}\nCaused by: {closed}", several):
+        read = Commit(ATTEMPTS - 1, PySparkException(text))
+        assert with_retries(read, "public.orders") == "done"
+    damaged = Commit(1, PySparkException(f"{unread}\nCaused by: java.lang.RuntimeException: no Parquet file"))
+    with pytest.raises(PySparkException):
+        with_retries(damaged, "public.orders")
+    assert damaged.calls == 1
+
+
 def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:
     cast = "[CAST_INVALID_INPUT] The value 'a@example' of the type \"STRING\" cannot be cast.\nat Main.java"
     raised = "[USER_RAISED_EXCEPTION] public.orders: an update lacks a column"

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from connector.config import LakeConfig
 from connector.errors import ConfigurationError
 from merge.spark import unreachable
-from merge.spark.unreachable import explain, explained
+from merge.spark.unreachable import StoreError, explain, explained
 from tests.support.landing.landed import config_of
 
 CONFIG = config_of("s3://bucket/landing", "s3a://other/lake")
@@ -111,6 +111,25 @@ def test_a_catalog_that_the_session_does_not_have_is_named() -> None:
         raise PySparkException(f"{refused}`x`.`y`.")
     with pytest.raises(PySparkException), explained(CONFIG):
         raise PySparkException(f"{refused}`main`.`shop`.")
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        ("s3a://other/lake/_deltatide/upkeep/_delta_log/10.checkpoint.parquet", True),
+        ("s3a://other/lake/r=EU/1.parquet", False),
+    ],
+)
+def test_a_file_that_was_not_delivered_is_an_outage_of_its_store(file: str, named: bool) -> None:
+    """A checkpoint of the lake's own tables broke off: ``merge --every`` ended."""
+    text = f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file {file}.  SQLSTATE: KD001"
+    cause = "\nCaused by: org.apache.http.ConnectionClosedException: Premature end of Content-Length"
+    with pytest.raises(StoreError, match="not delivered whole") as found, explained(CONFIG):
+        raise PySparkException(text + cause)
+    assert str(found.value).startswith(f"lake.url (s3a://other): {file if named else 'a file'} was not")
+    assert not found.value.affects_all
+    with pytest.raises(PySparkException), explained(CONFIG):
+        raise PySparkException(f"{text}\nCaused by: java.lang.RuntimeException: not a Parquet file")
 
 
 def test_an_endpoint_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
