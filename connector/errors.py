@@ -41,7 +41,7 @@ class DeltatideError(Exception):
 
 
 class TransientError(DeltatideError):
-    """a service is unreachable for now; deltatide retries."""
+    """a service is temporarily unreachable; deltatide retries."""
 
 
 class NotYetError(TransientError):

@@ -160,7 +160,7 @@ def mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MySQL server shared by all tests."""
     root = find_root()
     if root is None:
-        pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
+        pytest.skip("MySQL is not installed: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
     with ChrootedMysqlServer.start(servers_folder / "mysql-server", base=root) as server:
         yield server
 
@@ -170,7 +170,7 @@ def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MariaDB 11.4 server shared by all tests."""
     base = find_server_programs("mariadb-11.4", servers_folder)
     if base is None:
-        pytest.skip("MariaDB 11.4 is not there: .ci/fetch-servers makes .cache/mariadb-11.4")
+        pytest.skip("MariaDB 11.4 is not installed: .ci/fetch-servers makes .cache/mariadb-11.4")
     folder = servers_folder / "newer-mariadb-server"
     # The certificate that it makes for itself costs 4 s of CPU at each start, and 60 ms at each connection.
     certificate, key = Authority(servers_folder, "newer-mariadb").issue("localhost")
@@ -185,7 +185,7 @@ def older_mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MySQL 8.0 server shared by all tests."""
     base = find_server_programs("mysql-8.0", servers_folder)
     if base is None:
-        pytest.skip("MySQL 8.0 is not there: .ci/fetch-servers makes .cache/mysql-8.0")
+        pytest.skip("MySQL 8.0 is not installed: .ci/fetch-servers makes .cache/mysql-8.0")
     folder = servers_folder / "older-mysql-server"
     with MysqlServer.start(folder, settings=mysql_servers.SETTINGS, base=base) as server:
         yield server

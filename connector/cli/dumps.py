@@ -129,7 +129,7 @@ def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
     settings = ", ".join(f"{name} {value:,}" for name, value in asdict(listed.settings).items())
     out.print(f"settings: {settings}")
     if listed.pause_new:
-        out.print("new dumps begin paused; to go on: deltatide resume --all")
+        out.print("new dumps begin paused; to continue: deltatide resume --all")
 
 
 def print_dumps(states: Sequence[DumpState], held_back: str | None = None) -> None:

@@ -83,5 +83,5 @@ def _refresh(config: Config, names: list[str], full: bool, as_json: bool) -> Non
         for view in done.views:
             print_view(view)
         if not any(view.refreshed or view.error for view in done.views):
-            out.print(f"nothing to refresh as of manifest {done.manifest}: --full does it anyway")
+            out.print(f"nothing to refresh as of manifest {done.manifest}: --full refreshes it anyway")
     raise typer.Exit(done.exit_code)

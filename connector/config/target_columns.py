@@ -136,9 +136,9 @@ def _condition(condition: str) -> str:
         raise ValueError("must not contain a comment")
     if unstable := UNSTABLE.search(_without_literals(condition)):
         name = next(filter(None, unstable.groups()))
-        raise ValueError(f"must hold of a row or not, whenever a merge asks: {name} is not allowed")
+        raise ValueError(f"must give the same answer for a row at every merge: {name} is not allowed")
     if moment := next(filter(_MOMENT.fullmatch, _QUOTED.findall(condition)), None):
-        raise ValueError(f"must hold of a row or not, whenever a merge asks: {moment} is not allowed")
+        raise ValueError(f"must give the same answer for a row at every merge: {moment} is not allowed")
     return condition
 
 

@@ -31,7 +31,7 @@ from connector.landing.requests import (
 class DumpList:
     """The dumps that the newest manifest lists, oldest first, and the settings for all together.
 
-    `pause_new`: dumps queued from now on begin paused. `held_back`: why the agent reads no chunks for now.
+    `pause_new`: dumps queued later begin paused. `held_back`: why the agent is reading no chunks.
     """
 
     dumps: list[tuple[DumpState, DumpProgress]]

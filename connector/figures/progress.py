@@ -109,7 +109,7 @@ class Lag:
 class Progress:
     """Figures of this run. Each is written by one thread.
 
-    `dumps_held_back`: why no chunks are read for now. `turned_at`: when the loop last completed a round, by
+    `dumps_held_back`: why no chunks are being read. `turned_at`: when the loop last completed a round, by
     the monotonic clock; `lost_at`: since when it can't read the log, if it can't. `rows`: committed events by
     table and operation. `load`: the source's load as last measured, by the names of its limits.
     """

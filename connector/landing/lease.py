@@ -43,7 +43,7 @@ STANDBY_POLL_SECONDS = 0.5
 class AgentFigures(BaseModel):
     """An agent's figures as of `at`, in seconds since 1970; None: unknown, as before the first renewal.
 
-    Counts are of its run so far. `position`: the `lsn` of the last position committed. `dumps_held_back`: why
+    Counts cover its run so far. `position`: the `lsn` of the last position committed. `dumps_held_back`: why
     no chunks are read, if the source suffers.
     """
 

@@ -86,7 +86,7 @@ READ_ONLY = frozenset((1290, 1836))
 
 _TRANSIENT |= READ_ONLY | {1412, 1615, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
 """Too many connections, shutdown, network, locks, killed, out of disk space, memory or threads, a changed
-definition, read-only for now, time."""
+definition, temporarily read-only, time."""
 
 _REFUSALS = {
     1044: "GRANT the user rights on the database in source.url, or omit the database",

@@ -240,7 +240,7 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
         _alter(connection, f"publication {publication.name} lacks tables", " ".join(statements))
     except LockedError as error:
         if len(tables) == 1:
-            log.warning("%s: skipping %s for now", error, tables[0])
+            log.warning("%s: skipping %s until the next check", error, tables[0])
             return Fixed([], list(tables))
         each = [_add(connection, publication, [table]) for table in tables]
         return Fixed([t for m in each for t in m.added], [t for m in each for t in m.locked])

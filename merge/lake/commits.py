@@ -88,7 +88,7 @@ class Mark:
 
     `layout`: the commit writes no rows: it creates the table or alters its columns for the merge up to
     `manifest`, or it is upkeep of a table whose frontier is at `manifest`.
-    `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this is no rebuild.
+    `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: not a rebuild.
     `write_id`: the manifest's, since another landing zone has a manifest with the same number.
     `follows`: the version whose rows upkeep keeps. If files were restored from an older copy before upkeep
     commits, its commit must not vouch for them.

@@ -271,7 +271,7 @@ def not_landed(table: TableName, manifest: Manifest | None) -> ConfigurationErro
     base, _, kind = str(table).rpartition("_")
     if kind in SHAPES and base in tables:
         return ConfigurationError(
-            f"{str(table)!r} is no source table; if it holds the {kind} of {base}, it is merged with that",
+            f"{str(table)!r} is not a source table; if it holds the {kind} of {base}, it is merged with that",
             hint=f"name {base}; read the Delta table itself, or merge.as_of",
         )
     return ConfigurationError(
@@ -285,7 +285,7 @@ def require_landed(table: TableName, manifest: Manifest | None) -> Manifest:
         raise not_landed(table, manifest)
     if not manifest.tables[table].key:
         raise ConfigurationError(
-            f"of {str(table)!r} only the changes are captured: it has no current rows",
+            f"only changes of {str(table)!r} are captured: it has no current rows",
             hint=f'read {table}_changes, as a Delta table or by as_of; or add "current" to shapes in'
             f" {table.section}, which needs a key",
         )

@@ -88,7 +88,7 @@ def old_rows_of(
         raise TableError(
             target.table,
             f"{target.name} already has a column {BEFORE}, which is not ours",
-            hint="copy what you need of that Delta table, then drop it: the next merge creates it anew",
+            hint="copy what you need of that Delta table, then drop it: the next merge creates it again",
         )
     statements = evolve_sql(target, found, columns)
     if statements:

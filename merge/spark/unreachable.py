@@ -195,7 +195,7 @@ def missing_catalog(error: BaseException, config: Config) -> ConfigurationError 
         return None
     return ConfigurationError(
         f"lake.catalog: this Spark session has no catalog {catalog!r}",
-        hint=f"start Spark with spark.sql.catalog.{catalog} set; its own one, or Hive's, is spark_catalog",
+        hint=f"start Spark with spark.sql.catalog.{catalog} set; Spark's own, or Hive's, is spark_catalog",
     )
 
 

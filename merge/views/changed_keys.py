@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_OF_TABLE = 1 / 2
-"""If landing files are larger than this share of a table, computing all rows anew costs less."""
+"""If landing files are larger than this share of a table, recomputing all rows costs less."""
 
 
 def changed_keys(

@@ -4,7 +4,7 @@
 
     landing files between the cuts -> changed keys of each table
       -> affected keys of the driving table, through the joins
-      -> identities of the view's rows made of them -> one MERGE: those rows go, the same computed anew come
+      -> identities of the view's rows made of them -> one MERGE: those rows go, the same recomputed come
 
 Let the lineage of the query be proven (`merge.views.lineage`). The view has the query's rows of an old cut,
 whose tables' versions its last commit names, and is to have those of the new cut.
@@ -19,7 +19,7 @@ whose tables' versions its last commit names, and is to have those of the new cu
    new ones. A group that is neither is made of the same rows as before. (A condition on groups, HAVING, would
    hide some: for such a query nothing is proven.)
 4. *Replacing.* Rows of these identities are deleted, and the query's rows of them at the new versions are
-   inserted. Whole keys and groups are computed anew; nothing is added to an old value. So all aggregates are
+   inserted. Whole keys and groups are recomputed; nothing is added to an old value. So all aggregates are
    alike, and a sum of floats is that of some order of its rows, as in a full refresh.
 
 In keys and groups, null equals null: rows whose key is null (with its text in `_cdc.raw`) count as one. Joins

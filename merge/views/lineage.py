@@ -4,7 +4,7 @@ The proof reads the analyzed plan that EXPLAIN prints, not the query's text: in 
 names, stars, ordinals, aliases and implicit casts its own way, and each column has an id (``id#12``). Every
 operator must be of a known kind, and every function known to be deterministic; what is not recognized is not
 proven. EXPLAIN prints literals as they are, so a text may look like a part of the plan. But it can't have the
-id of a column, since Spark numbers columns anew in each analysis. So what is taken for a column is one, and
+id of a column, since Spark renumbers columns in each analysis. So what is taken for a column is one, and
 whatever else a literal looks like can only prevent a proof. Two kinds of texts could look like something
 without an id, and are left out: constants in GROUP BY, since ``'count(1)'`` is printed like that aggregate;
 and columns next to a name with an unbalanced bracket, since several are then read as one.
@@ -308,7 +308,7 @@ class _Reader:
                 return Lineage(name, lookups, tuple(sources[name, column] for column in key), key, False)
         if len(self.leaves) > 1:
             raise NotIncrementalError(
-                "no table has its whole key in the output, and all others joined by their keys"
+                "no table with its whole key in the output joins all others by their keys"
             )
         raise NotIncrementalError("its output lacks a column of the table's key")
 
@@ -324,7 +324,7 @@ class _Reader:
                 key = self.relation(name).key
                 _check_types(self.relation(name).columns[column] for column in key)
                 return Lineage(name, lookups, identity, key, True)
-        raise NotIncrementalError("from no table are all others joined by their keys")
+        raise NotIncrementalError("no table joins all others by their keys")
 
     def _group(self, id_: int) -> str | None:
         while id_ not in self.of_group and id_ in self.copies:

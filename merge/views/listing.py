@@ -140,7 +140,7 @@ def refresh_views(
     unknown = next((name for name in names if fold(name) not in known), None)
     if unknown is not None or not known:
         listed = ", ".join(sorted(view.name for view in known.values()))
-        what = "no views are configured" if unknown is None else f"{unknown!r} is no configured view"
+        what = "no views are configured" if unknown is None else f"{unknown!r} is not a configured view"
         raise ConfigurationError(
             what, hint=f"views: {listed}" if known else "add [views.NAME] with sql or file"
         )

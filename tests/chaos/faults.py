@@ -60,7 +60,7 @@ WEIGHTS = {
     operators.DUMP: 6, operators.PAUSE: 4, operators.CANCEL: 4, operators.SET: 2, operators.HANDOVER: 6,
     operators.RELOAD: 2, operators.STATUS: 2,
 }  # fmt: skip
-"""What is drawn after that. Spark takes long to start, so that it rarely starts anew."""
+"""What is drawn after that. Spark takes long to start, so that it rarely starts again."""
 
 SHARED = {MERGED_BESIDE: 1.5}
 """What is drawn too where several processes may write to the lake."""

@@ -48,7 +48,7 @@ class Settings:
 class DumpSchedule:
     """The schedule of a source's dumps; its caller's lock guards it.
 
-    `control`: what was set at run time. `held_back`: why no dump is read for now, if the source suffers.
+    `control`: what was set at run time. `held_back`: why no dump is being read, if the source suffers.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Order of durability: a chunk's schema object, then its file, then `DumpQueue.finished`; the capture loop
 commits it. A worker that loses its connection gives the task back and retries over a new one. A request that
 the database refuses ends that dump with the database's own message. Anything else ends the agent. A dump that
-keeps failing for now rests in between, and does not keep others waiting.
+keeps failing temporarily rests in between, and does not keep others waiting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOST_AT_MOST = 5
 """A condition that ends the connection this many times in a row is considered the cause."""
 
 TURN_SECONDS = 0.1
-"""How much longer than its worker a dump waits after it failed for now."""
+"""How much longer than its worker a dump waits after a temporary failure."""
 
 REST_SECONDS = 1.0
 """The longest rest of a dump for which the source is not ready yet; others go first."""

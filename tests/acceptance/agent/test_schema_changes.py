@@ -214,7 +214,7 @@ def test_a_table_whose_key_is_replaced_is_quarantined_loudly_and_released_by_a_d
             assert place.json("status")["tables"][place.table("still")]["state"] == "captured"
             assert_message(place.run("dump", place.table("othr")), f"did you mean {other}")
             assert place.run("dump", other).returncode == 0
-            place.wait(agent, lambda m: m.tables[name].dumped, "it is dumped anew")
+            place.wait(agent, lambda m: m.tables[name].dumped, "it is dumped again")
         place.wait_caught_up(agent)
         assert place.run("status").returncode == 0
     kinds = [n.kind for m in place.history() for n in m.notices if str(n.table) == other]

@@ -363,7 +363,7 @@ def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MysqlDatabase) -> No
         tables = source.open_tables()
         with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
             next(iter(chunk.rows()))
-        with pytest.raises(TransientError):  # the connection was let go, and is opened anew by the worker
+        with pytest.raises(TransientError):  # the connection was let go, and is reopened by the worker
             chunk_rows(tables, name)
         tables.close()
         tables = source.open_tables()

@@ -1,4 +1,4 @@
--- A table is made anew in one statement
+-- A table is created again in one statement
 -- only mariadb
 CREATE TABLE t (id int PRIMARY KEY, v text);
 INSERT INTO t VALUES (1, 'a'), (2, 'b');

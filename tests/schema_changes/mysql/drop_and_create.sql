@@ -1,4 +1,4 @@
--- A table is dropped and made anew with the same columns
+-- A table is dropped and created again with the same columns
 CREATE TABLE t (id int PRIMARY KEY, v text);
 INSERT INTO t VALUES (1, 'a'), (2, 'b');
 -- captured

@@ -1,4 +1,4 @@
--- A table is dropped and made anew with other columns
+-- A table is dropped and created again with other columns
 CREATE TABLE t (id int PRIMARY KEY, v text, w int);
 INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2);
 -- captured

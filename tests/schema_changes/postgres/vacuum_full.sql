@@ -1,4 +1,4 @@
--- A table is written anew with the same rows
+-- A table is rewritten with the same rows
 CREATE TABLE t (id int PRIMARY KEY, v text);
 INSERT INTO t VALUES (1, 'a'), (2, 'b');
 -- captured

@@ -1,4 +1,4 @@
-"""A lake tells the landing zone how far it is; what was removed since is read anew by a dump."""
+"""A lake tells the landing zone how far it is; what was removed since is read again by a dump."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ def test_changes_of_a_table_without_a_key_are_merged_once_beside_others(
         lambda: explain(spark, zone.config, VISITS, ["a"]),
         lambda: rebuild(spark, zone.config, VISITS),
     ):
-        with pytest.raises(ConfigurationError, match="only the changes are captured: it has no current rows"):
+        with pytest.raises(
+            ConfigurationError, match="only changes of .* are captured: it has no current rows"
+        ):
             ask()
     assert answer(spark, zone.config, "SELECT count(*) FROM visits_changes").frame.collect() == [(4,)]
     with pytest.raises(ConfigurationError):

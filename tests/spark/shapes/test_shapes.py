@@ -142,7 +142,7 @@ def test_shapes_have_all_that_has_landed_at_every_cut_whatever_happens_to_merges
     with pytest.raises(Exception, match="DELTA_CANNOT_MODIFY_APPEND_ONLY"):
         spark.sql(f"DELETE FROM delta.`{tmp_path}/lake/public/one_changes`")
     assert not merge_once(spark, config).recorded
-    with pytest.raises(ConfigurationError, match="is no source table; if it holds the changes"):
+    with pytest.raises(ConfigurationError, match="is not a source table; if it holds the changes"):
         live(spark, config, f"{TABLE}_changes")
     # Without the shapes, their tables stay as they are; asked for again, they go on.
     run(zone, dumps=0)

@@ -145,7 +145,7 @@ def test_mistakes_are_told_before_anything_is_written(spark: SparkSession, tmp_p
     with pytest.raises(ConfigurationError, match=r"the table public\.orders_changes has the same name"):
         shop.merge()
     assert not (tmp_path / "lake").exists()
-    with pytest.raises(ConfigurationError, match="'nope' is no configured view"):
+    with pytest.raises(ConfigurationError, match="'nope' is not a configured view"):
         refresh_views(spark, shop.config, ["nope"])
     with pytest.raises(ConfigurationError, match="no cut was recorded yet"):
         refresh_views(spark, shop.config, ["GOOD"])

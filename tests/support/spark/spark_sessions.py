@@ -82,7 +82,7 @@ def another_session(spark: SparkSession) -> SparkSession:
 
 
 def forget_delta_logs(spark: SparkSession) -> None:
-    """Make Delta read each table's log anew: files were put in the place of those that it knows."""
+    """Make Delta reread each table's log: files that it knows were replaced."""
     if os.environ.get(CONNECT_MODE):
         pytest.skip("what Delta remembers of a table can't be dropped over Spark Connect")
     java: Any = spark._jvm

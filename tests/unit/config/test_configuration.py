@@ -439,10 +439,10 @@ def test_what_a_target_has_of_its_table_is_checked_as_far_as_the_file_tells(file
         ('where = "a = 1"\ndeletes = "soft"', ': where needs deletes = "hard"'),
         (
             'where = "at > current_date()"',
-            ".where: must hold of a row or not, whenever a merge asks: current_date",
+            ".where: must give the same answer for a row at every merge: current_date",
         ),
         *(
-            (f'where = "{unstable}"', ".where: must hold of a row or not, whenever a merge asks: ")
+            (f'where = "{unstable}"', ".where: must give the same answer for a row at every merge: ")
             for unstable in (
                 "a < date'today'",
                 "a < 'NOW UTC'",

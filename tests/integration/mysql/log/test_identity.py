@@ -23,7 +23,7 @@ def test_the_server_of_the_watching_session_is_not_taken_for_the_others(mariadb:
     source = source_of(mariadb)
     known = source.identity()
     source.check_catalog()
-    source._session._server = None  # as the session is opened anew, in another thread
+    source._session._server = None  # as the session is reopened, in another thread
     source.check_catalog()
     assert source._session._server is None
     assert source.identity() == known

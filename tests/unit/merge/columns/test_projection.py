@@ -151,9 +151,12 @@ def layout(names: str) -> TableSchema:
         (
             ["id ssn a b", "id a b ssn"],
             "a|b",
-        ),  # the three were given each other's names; or it was added anew
+        ),  # the three were given each other's names; or it was added again
         (["id ssn a b number", "id b ssn a number"], "a|b"),
-        (["id ssn a number", "id a number ssn"], None),  # dropped, and added anew: places changed their types
+        (
+            ["id ssn a number", "id a number ssn"],
+            None,
+        ),  # dropped, and added again: places changed their types
         (["id a ssn", "id b ssn"], None),
         (["id ssn a", "id ssn b", "id a b"], "a"),  # a became b, and ssn a
         (["id ssn number", "id ssn a", "id number a"], None),  # which is of another type

@@ -243,4 +243,4 @@ def test_what_is_about_current_rows_says_so_of_a_shape() -> None:
     landed = Landed()
     landed.table(schema_of("public.orders", id="int"))
     error = not_landed(CHANGES, landed.commit(1))
-    assert "is no source table; if it holds the changes of public.orders" in str(error)
+    assert "is not a source table; if it holds the changes of public.orders" in str(error)

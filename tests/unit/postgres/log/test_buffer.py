@@ -191,7 +191,7 @@ def test_a_table_that_is_gone_may_have_been_renamed_before_its_last_changes() ->
     assert not names.compare({}, 150, lambda xid: xid < 7), "its transaction is not visible yet"
     assert not [each for each in buffer.take().logged if each.former]
     assert names.compare({}, 208, lambda xid: xid == 7)
-    assert names.outdated_before(1000) == [], "no later log of it can come, for which to read it anew"
+    assert names.outdated_before(1000) == [], "no later log of it can come, for which to reread it"
     buffer.feed(transaction(8, 150, insert(RELID, ["2"])), 0)
     assert not names.compare({}, 300, visible)
     assert buffer.take().logged == [replace(former, lsn=158)]
