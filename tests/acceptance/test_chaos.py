@@ -18,7 +18,7 @@ def test_amid_faults_of_every_kind_each_exact_cut_is_the_source_at_one_position(
     database: Database, s3: S3, tmp_path: Path
 ) -> None:
     if versitygw_path() is None:
-        pytest.skip("versitygw is not there: .ci/fetch-servers builds it")
+        pytest.skip("versitygw is not installed: .ci/fetch-servers builds it")
     said: list[str] = []
     options = Options(SECONDS, seed=14, quick=True, lake_on_s3=False, shaped=())
     with Run(tmp_path, database, s3, options, said.append) as run:

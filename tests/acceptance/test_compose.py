@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[str]:
     """The S3 server by the compose file's own command; yields its endpoint."""
     program = versitygw_path()
     if program is None:
-        pytest.skip("versitygw is not there: .ci/fetch-servers makes it")
+        pytest.skip("versitygw is not installed: .ci/fetch-servers makes it")
     address, objects = f"127.0.0.1:{free_port()}", tmp_path / "objects"
     objects.mkdir()
     replaced = {":7070": address, "/objects": str(objects)}

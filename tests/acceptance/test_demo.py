@@ -130,7 +130,7 @@ def test_the_demo_of_another_database_is_as_hard_ends_equal_and_is_kept_open_unt
     if source == "mariadb" and find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
     if source == "mysql" and find_mysqld() is None:
-        pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql-8.0")
+        pytest.skip("MySQL is not installed: .ci/fetch-servers makes .cache/mysql-8.0")
     folder = servers_folder / f"demo-{source}"
     log = servers_folder / f"demo-{source}.log"
     with log.open("w") as output:

@@ -68,7 +68,7 @@ def _started(kind: str, folder: Path) -> Iterator[TestedDatabase]:
     else:
         root = find_root()
         if root is None:
-            raise SystemExit("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root")
+            raise SystemExit("MySQL is not installed: .ci/fetch-servers makes .cache/mysql, as root")
         with ChrootedMysqlServer.start(folder / "mysql", base=root) as server:
             with fresh_mysql(server, "chaos") as database:
                 yield database

@@ -142,7 +142,7 @@ plt.show()
 # MAGIC %md
 # MAGIC ## When is it refreshed, and what does that cost?
 # MAGIC
-# MAGIC With each merge, but only if something that it reads has changed. A refresh computes all rows anew and replaces them in one commit; there is no incremental refresh. The plot shows where the time of the merges went.
+# MAGIC With each merge, but only if something that it reads has changed. A refresh recomputes all rows and replaces them in one commit; with `incremental = true`, it recomputes only those that may have changed. The plot shows where the time of the merges went.
 
 # COMMAND ----------
 

@@ -48,7 +48,7 @@ def test_changes_of_a_table_without_a_key_are_merged_once_beside_others(
         lambda: rebuild(spark, zone.config, VISITS),
     ):
         with pytest.raises(
-            ConfigurationError, match="only changes of .* are captured: it has no current rows"
+            ConfigurationError, match=r"only changes of .* are captured: it has no current rows"
         ):
             ask()
     assert answer(spark, zone.config, "SELECT count(*) FROM visits_changes").frame.collect() == [(4,)]

@@ -121,7 +121,9 @@ def own_server(kind: str, folder: Path, number: int) -> MariadbServer:
     if kind == "mysql":
         root = find_root()
         if root is None:
-            pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
+            pytest.skip(
+                "MySQL is not installed: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap"
+            )
         settings = {"server-id": str(number), **MYSQL}
         return CopiedMysqlServer.start(folder / f"{kind}-{number}", settings=settings, base=root)
     if find_programs() is None:

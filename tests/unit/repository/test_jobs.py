@@ -85,7 +85,7 @@ def test_the_bundle_names_files_and_variables_that_are_there_and_no_secret() -> 
 
 def test_airflow_reads_the_dags(tmp_path: Path) -> None:
     if not (AIRFLOW / "ready").exists():
-        pytest.skip("Airflow is not there: .ci/fetch-servers airflow")
+        pytest.skip("Airflow is not installed: .ci/fetch-servers airflow")
     done = subprocess.run(
         [AIRFLOW / "bin" / "python", "-c", READ_DAGS, CONF / "airflow"],
         capture_output=True, text=True, timeout=300,
