@@ -83,7 +83,7 @@ class TableMap:
         return TableSchema(self.table, columns, self.key if key is None else tuple(key), before_images)
 
     def with_aliases(self, catalog_types: Mapping[str, str]) -> TableMap:
-        """Set the types of columns that are uuid or inet in MariaDB's catalog (column name to COLUMN_TYPE).
+        """Set the types of columns that are uuid, inet or vector in MariaDB's catalog (name to COLUMN_TYPE).
 
         Only a column that the log shows as a binary of the same length becomes one.
         """

@@ -6,7 +6,7 @@ or from the catalog (`type_of_catalog`), so log and dump land under one schema.
 
 Decisions: ``bit(n)`` lands as a number (``bigint``, ``decimal(20,0)`` for 64 bits), since ``bit(1)`` may
 become ``bit(2)`` and MySQL itself computes with it. Geometry and vectors, whose text the log does not have,
-land as the text of ``HEX()``. MariaDB's uuid and inet types are fixed binaries in the log: the catalog must
+land as the text of ``HEX()``. MariaDB's uuid, inet and vector types are binaries in the log: the catalog must
 name them (`as_alias`), and they land as text.
 
 A new type needs its code, `ColumnType.width`, `ColumnType.landing` and `type_name`, and its name in the
@@ -182,12 +182,18 @@ def decimal_width(precision: int, scale: int) -> int:
 
 
 def as_alias(type_: ColumnType, catalog_type: str) -> ColumnType:
-    """Return the MariaDB type of a fixed binary, by the catalog's COLUMN_TYPE; others unchanged."""
+    """Return the MariaDB type of a binary, by the catalog's COLUMN_TYPE; others unchanged."""
+    if not type_.is_binary:
+        return type_
+    if vector := _VECTOR.fullmatch(catalog_type):
+        fits = type_.code == VARCHAR and type_.length == _FLOAT_BYTES * int(vector[1])
+        return ColumnType(VECTOR, size=type_.prefix) if fits else type_
     width = ALIASES.get(catalog_type)
-    fits = type_.code == STRING and type_.is_binary and type_.length == width
+    fits = type_.code == STRING and type_.length == width
     return replace(type_, alias=catalog_type) if width and fits else type_
 
 
+_VECTOR, _FLOAT_BYTES = re.compile(r"vector\((\d+)\)"), 4
 _CATALOG = re.compile(r"(\w+)\s*(?:\((.*)\))?\s*([^()]*)", re.DOTALL)
 _BY_NAME = {name: code for code, (name, *_) in {**_TEMPORAL, **_INTEGERS}.items()}
 _BY_NAME |= {"timestamp": TIMESTAMP2, "datetime": DATETIME2, "time": TIME2, "date": DATE}

@@ -1,8 +1,8 @@
 """Which of the log's tables are captured, and under which layout: what the buffer can't know by itself.
 
-Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid and inet, which
-it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) is read from
-the catalog, and cached, since the catalog is current.
+Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid, inet and vector,
+which it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) is read
+from the catalog, and cached, since the catalog is current.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +19,7 @@ from connector.mysql.codec import segment as segment_module
 from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, SegmentLayout, Transactions, pack_position
 from connector.mysql.codec.table_map import parse_table_map
+from connector.mysql.codec.types import type_of_catalog
 from connector.schema import TableName
 from connector.source import ResumePoint
 from tests.unit.mysql import reference_mysql as reference
@@ -316,6 +317,28 @@ def test_windows_base_and_tail_change_nothing(written, base, tail, window):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_module, "WINDOW_EVENTS", window)
         assert landed(written.segment(wrapped, base=base, tail=tail)) == landed(written.segment())
+
+
+@pytest.mark.parametrize(("dimensions", "prefix"), [(1, 1), (63, 1), (64, 2), (1536, 2)])
+def test_a_vector_of_mariadb_is_a_varying_binary_in_the_log(dimensions, prefix):
+    """Only the catalog says that it is a vector. It lands as from a dump, and as MySQL's."""
+    width = 4 * dimensions
+    binary = Col("b", 15, width.to_bytes(2, "little"), collation=BINARY)
+    columns = [Col("id", 3, unsigned=False), replace(binary, name="v"), binary]
+    value = bytes(range(1, 5)) * dimensions
+    cells = [reference.integer(7, 4), *[reference.varchar(value, prefix)] * 2]
+    event = reference.rows_event(23, 7, 3, [reference.image(cells, [True] * 3)], [[True] * 3])
+    aliases = {"v": f"vector({dimensions})", "b": f"varbinary({width})"}
+    mapped = parse_table_map(reference.table_map(7, columns, key=[0]), mariadb=True).with_aliases(aliases)
+    of_catalog = [type_of_catalog(aliases[name], None) for name in ("v", "b")]
+    assert [(c.type, c.source_type) for c in mapped.schema().columns[1:]] == [
+        (type_.landing, type_.type_name) for type_ in of_catalog
+    ]
+    transactions = Transactions()
+    transactions.add(0, pack_position(3, 4), 0, None)
+    layout = SegmentLayout(0, 7, mapped, mapped.schema())
+    (row,) = landed(MysqlSegment(1, ResumePoint(99), None, [event], [0], transactions, [layout]))
+    assert (row["v"], row["b"]) == (value.hex().upper(), value)
 
 
 def compressed(event):
