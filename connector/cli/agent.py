@@ -13,17 +13,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from connector.cli.printing import (
-    ConfigOption,
-    JsonOption,
-    LogJsonOption,
-    VerboseOption,
-    duration,
-    escape,
-    log_to_stderr,
-    out,
-    when,
-)
+from connector.cli.options import ConfigOption, JsonOption, LogJsonOption, VerboseOption
+from connector.cli.printing import duration, escape, log_to_stderr, out, when
 from connector.config import load
 from connector.errors import PreconditionError
 from connector.signals import reloaded_by_signal, stopped_by_signals

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from connector.cli.printing import ConfigOption, JsonOption, duration, escape, out, when
+from connector.cli.options import ConfigOption, JsonOption
+from connector.cli.printing import duration, escape, out, when
 from connector.config import MOST_ROWS_PER_SECOND, load
 from connector.errors import ConfigurationError, RequestError
 from connector.landing.dump_progress import DumpProgress, progress_of

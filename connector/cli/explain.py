@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from connector.cli.lake import lake_config, open_spark
-from connector.cli.printing import ConfigOption, JsonOption, escape, out
+from connector.cli.options import ConfigOption, JsonOption
+from connector.cli.printing import escape, out
 from connector.landing.format import CDC
 from connector.position import CHUNK_SEQ, format_position
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from connector.cli.lake import Stopping, lake_config, stopping
-from connector.cli.printing import ConfigOption, Shown, err, escape, log_to_stderr, out, progress_bar
+from connector.cli.options import ConfigOption
+from connector.cli.printing import Shown, err, escape, log_to_stderr, out, progress_bar
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TransientError
 

@@ -15,16 +15,8 @@ from rich.table import Table
 from connector.cli.lake import Stopping, lake_config, open_spark, stopping
 from connector.cli.maintain import landing_zone_findings
 from connector.cli.merge_metrics import MetricsFile
-from connector.cli.printing import (
-    ConfigOption,
-    JsonOption,
-    LogJsonOption,
-    escape,
-    log_to_stderr,
-    out,
-    show_error,
-    when,
-)
+from connector.cli.options import ConfigOption, JsonOption, LogJsonOption
+from connector.cli.printing import escape, log_to_stderr, out, show_error, when
 from connector.errors import ConfigurationError
 from connector.landing.format import CDC
 from connector.position import format_position

@@ -1,4 +1,4 @@
-"""Shared by the commands: consoles, options, errors, small formats."""
+"""What the commands print with: consoles, errors, log lines, small formats."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -28,23 +26,6 @@ err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, characters that change text direction, and lone surrogates."""
-
-ConfigOption = Annotated[
-    Path,
-    typer.Option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        help="Path to the configuration file (examples in conf/).",
-        envvar="DELTATIDE_CONFIG",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")]
-LogJsonOption = Annotated[
-    bool, typer.Option("--log-json", help="Log a JSON object per line.", envvar="DELTATIDE_LOG_JSON")
-]
-
 
 Shown = Callable[[int, int, str], None]
 """Shows the amount done, the total, and what is under way."""

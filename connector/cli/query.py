@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from connector.cli.lake import lake_config, open_spark
-from connector.cli.printing import ConfigOption, JsonOption, err, escape, out, when
+from connector.cli.options import ConfigOption, JsonOption
+from connector.cli.printing import err, escape, out, when
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.position import Moment, format_position

@@ -9,7 +9,8 @@ import typer
 
 from connector.cli.lake import lake_config, open_spark
 from connector.cli.merge import NOT_EXACT
-from connector.cli.printing import ConfigOption, err, escape, log_to_stderr, out
+from connector.cli.options import ConfigOption
+from connector.cli.printing import err, escape, log_to_stderr, out
 
 rebuild_commands = typer.Typer()
 

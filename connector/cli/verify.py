@@ -15,15 +15,8 @@ from rich.table import Table
 
 from connector.cli.dumps import KeysFileOption, KeysOption, WhereOption, chosen_keys
 from connector.cli.lake import lake_config
-from connector.cli.printing import (
-    ConfigOption,
-    JsonOption,
-    err,
-    escape,
-    log_to_stderr,
-    out,
-    progress_bar,
-)
+from connector.cli.options import ConfigOption, JsonOption
+from connector.cli.printing import err, escape, log_to_stderr, out, progress_bar
 from connector.cli.verification_run import VerificationRun
 from connector.errors import ConfigurationError, PreconditionError
 

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from connector.cli.lake import lake_config, open_spark
 from connector.cli.merge import print_view
-from connector.cli.printing import ConfigOption, JsonOption, escape, log_to_stderr, out
+from connector.cli.options import ConfigOption, JsonOption
+from connector.cli.printing import escape, log_to_stderr, out
 from connector.config import Config
 from connector.errors import ConfigurationError
 
