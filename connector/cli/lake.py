@@ -39,7 +39,7 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
     lake.
     """
     try:
-        from merge.spark.session import is_platforms, open_session
+        from merge.spark.session import open_session, runs_on_platform
     except ModuleNotFoundError as error:
         raise PreconditionError(
             f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
@@ -60,10 +60,10 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
         raise
     except BaseException:
         with suppress(Exception):
-            if not is_platforms():
+            if not runs_on_platform():
                 session.stop()
         raise
-    if not is_platforms():
+    if not runs_on_platform():
         session.stop()
 
 

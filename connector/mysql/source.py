@@ -298,12 +298,10 @@ class MysqlSource:
         begins = format_binlog_position(resume_point.position)
         return Failover(resume_point, f"{reason}; nothing is missing, and it continues at {begins}")
 
-    def _missing_gtids(
-        self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True
-    ) -> str:
+    def _missing_gtids(self, connection: Connection[Any], here: Server, gtids: str) -> str:
         """Return what the server has not executed, allowing a replica time to apply what it has received."""
         lacking = failover.missing(connection, here, gtids)
-        if not lacking or not wait:
+        if not lacking:
             self._lacking_since = None
             return lacking
         self._lacking_since = self._lacking_since or time.monotonic()

@@ -109,12 +109,6 @@ def kill_java() -> None:
         process.kill()
 
 
-def java_peak_mib() -> float:
-    """Return the peak resident memory of the Java process started here, in MiB."""
-    status = Path(f"/proc/{_started[-1].pid}/status").read_text()
-    return float(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Close the pipe that keeps Java alive, and wait until it exits.
 

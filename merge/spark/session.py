@@ -130,12 +130,12 @@ OF_A_PLATFORM = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION")
 """Variables that spark-submit and Databricks set for a driver in Python."""
 
 
-def is_platforms() -> bool:
+def runs_on_platform() -> bool:
     """Return whether the session is a platform's, which sets its master and stops it."""
     return any(environ.get(name) for name in OF_A_PLATFORM)
 
 
-def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
+def open_session(config: Config) -> SparkSession:
     """Return the active session (a notebook's), a remote one, the platform's, or a local one.
 
     A remote one is named by ``SPARK_REMOTE``; a platform's belongs to the process that ``spark-submit`` or
@@ -154,9 +154,9 @@ def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
         for setting, value in {**PLAIN, **ANY_VERSION}.items():
             set_setting(remote, setting, value)
         return remote
-    if is_platforms():
+    if runs_on_platform():
         return SparkSession.builder.getOrCreate()
-    return local_session(app_name, s3=s3_of(config))
+    return local_session(s3=s3_of(config))
 
 
 def s3_of(config: Config) -> S3Settings | None:

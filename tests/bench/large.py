@@ -8,6 +8,7 @@ plain write of the same files to a Delta table. A verification by checksums is c
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -35,7 +36,6 @@ TABLE = "public.big"
 
 def large(folder: Path, rows: int) -> Iterator[Measurement]:
     """Measure a first load, then changes spread over the table, to recent keys, again, and stale ones."""
-    from merge.spark.gateway import java_peak_mib
     from merge.spark.session import local_session
 
     zone = MeasuredZone.create(folder / "landing", [TABLE])
@@ -61,10 +61,18 @@ def large(folder: Path, rows: int) -> Iterator[Measurement]:
         recent = merge_once(spark, config)
         yield _slower(f"merge of {MANY:,} changes to recent keys", recent, "to spread ones", at_once, 1)
         yield from _unneeded(spark, zone, folder, spread)
-        peak = java_peak_mib()
+        peak = _java_peak_mib()
         yield Measurement("peak memory of the driver", peak, "MiB", target=at_most(3072))
     finally:
         spark.stop()
+
+
+def _java_peak_mib() -> float:
+    """Return the peak resident memory of this process's Java process, in MiB."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (java,) = (pid for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
+    status = Path(f"/proc/{java}/status").read_text()
+    return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def _unneeded(spark: SparkSession, zone: MeasuredZone, folder: Path, keys: Keys) -> Iterator[Measurement]:

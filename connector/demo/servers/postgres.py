@@ -305,5 +305,5 @@ def _socket_dir(user: ServerUser) -> Path:
     return folder
 
 
-def _last_lines(text: str, count: int = 3) -> str:
-    return " / ".join(line.strip() for line in text.strip().splitlines()[-count:]) or "no output"
+def _last_lines(text: str) -> str:
+    return " / ".join(line.strip() for line in text.strip().splitlines()[-3:]) or "no output"

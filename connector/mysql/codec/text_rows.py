@@ -209,12 +209,9 @@ def _values(data: Bytes, offset: Offsets) -> tuple[Offsets, Offsets, Mask | None
 
 
 def decode_rows(
-    rows: TextRows, columns: Sequence[ColumnType], charset: str | None = None
+    rows: TextRows, columns: Sequence[ColumnType]
 ) -> tuple[list[pa.Array], list[pa.Array | None]]:
-    """Decode rows to one array per column, as `values.decode_values` does, and the `raw` texts of each.
-
-    `charset`: the one to which the session converts all texts; None: each is in its column's own.
-    """
+    """Decode rows to one array per column, as `values.decode_values` does, and the `raw` texts of each."""
     arrays, raws = [], []
     for type_, (start, end, valid) in zip(columns, split_rows(rows, len(columns)), strict=True):
         if type_.code == types.BIT and len(start):
@@ -228,7 +225,7 @@ def decode_rows(
                 None,
             )
         else:
-            values, raw = decode_text(gather(rows.data, start, end, valid), type_, charset)
+            values, raw = decode_text(gather(rows.data, start, end, valid), type_)
         arrays.append(values)
         raws.append(raw)
     return arrays, raws
