@@ -165,12 +165,17 @@ def mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
         yield server
 
 
+def _programs_or_skip(title: str, name: str, servers_folder: Path) -> Path:
+    base = find_server_programs(name, servers_folder)
+    if base is None:
+        pytest.skip(f"{title} is not installed: .ci/fetch-servers makes .cache/{name}")
+    return base
+
+
 @pytest.fixture(scope="session", name="mariadb-11.4_server")
 def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MariaDB 11.4 server shared by all tests."""
-    base = find_server_programs("mariadb-11.4", servers_folder)
-    if base is None:
-        pytest.skip("MariaDB 11.4 is not installed: .ci/fetch-servers makes .cache/mariadb-11.4")
+    base = _programs_or_skip("MariaDB 11.4", "mariadb-11.4", servers_folder)
     folder = servers_folder / "newer-mariadb-server"
     # The certificate that it makes for itself costs 4 s of CPU at each start, and 60 ms at each connection.
     certificate, key = Authority(servers_folder, "newer-mariadb").issue("localhost")
@@ -183,9 +188,7 @@ def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
 @pytest.fixture(scope="session", name="mysql-8.0_server")
 def older_mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MySQL 8.0 server shared by all tests."""
-    base = find_server_programs("mysql-8.0", servers_folder)
-    if base is None:
-        pytest.skip("MySQL 8.0 is not installed: .ci/fetch-servers makes .cache/mysql-8.0")
+    base = _programs_or_skip("MySQL 8.0", "mysql-8.0", servers_folder)
     folder = servers_folder / "older-mysql-server"
     with MysqlServer.start(folder, settings=mysql_servers.SETTINGS, base=base) as server:
         yield server
