@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from merge.job import merge_once
 from merge.lake.control_table import cuts
+from merge.proof.comparison import TableVerification
 from merge.proof.differences import recorded_differences
 from merge.proof.explanation import Explanation, explain, explain_row
 from merge.proof.rebuilding import rebuild
-from merge.proof.sides import TableVerification
 from merge.proof.verification import Verification, verify
 from merge.queries import as_of, live
 from merge.reading.live_views import register

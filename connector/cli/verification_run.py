@@ -261,7 +261,7 @@ def as_sample(result: Any, sample: Any) -> Any:
 
 def not_verified(table: TableName, error: str, hint: str | None) -> Any:
     """Return the result for a table that could not be compared."""
-    from merge.proof.sides import TableVerification
+    from merge.proof.comparison import TableVerification
     from merge.proof.verification import Verification
 
     return Verification("", [TableVerification(table, error=error, hint=hint)])

@@ -37,8 +37,8 @@ from connector.landing.format import CDC
 from connector.position import Position
 from connector.schema import TableName
 from merge.landing_zone import LandingZone
+from merge.proof.comparison import KeyEnds, Sides
 from merge.proof.differences import value_text
-from merge.proof.sides import KeyEnds, Sides
 from merge.reconcile import position_of
 from merge.sql_formatting import quoted
 

@@ -51,10 +51,10 @@ from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, without_values
 from merge.lake.target import lake_name
 from merge.landing_zone import LandingZone
 from merge.proof.checksums import RANGE_ROWS
+from merge.proof.comparison import TableVerification, within
 from merge.proof.key_ranges import key_ranges
 from merge.proof.opened_lake import OpenedLake
 from merge.proof.sampling import MOST_RANGES, range_key
-from merge.proof.sides import TableVerification, within
 from merge.proof.verification import compare
 from merge.spark.unreachable import explained
 from merge.sql_formatting import quoted

@@ -20,7 +20,7 @@ from merge.sql_formatting import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from merge.proof.sides import KeyEnds
+    from merge.proof.comparison import KeyEnds
 
 MOST_BUCKETS = 1 << 16
 """Buckets counted at a time; Spark's driver holds them."""
@@ -34,7 +34,7 @@ LEAST_BITS = 1
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys after `after` up to `upto`, as in `merge.proof.sides.KeyEnds`; the lake has `rows` in it."""
+    """Keys after `after` up to `upto`, as in `merge.proof.comparison.KeyEnds`; the lake has `rows` in it."""
 
     after: int | None
     upto: int | None

@@ -15,7 +15,7 @@ from merge.job import merging_sessions
 from merge.lake.control_table import Frontiers, read_frontiers
 from merge.lake.target import Target, targets_of
 from merge.landing_zone import LandingZone
-from merge.proof.sides import SHOWN
+from merge.proof.comparison import SHOWN
 from merge.spark.log_store import check_log_store
 from merge.spark.unreachable import check_endpoint, explained
 

@@ -21,9 +21,9 @@ from connector.errors import DeltatideError, TableError
 from connector.schema import TableName, fold
 from merge.lake.retry import TABLE_ERRORS, first_line
 from merge.proof.checksums import RANGE_ROWS
+from merge.proof.comparison import KeyEnds, SampleOf
 from merge.proof.key_ranges import KeyRange, key_ranges
 from merge.proof.opened_lake import OpenedLake, opened
-from merge.proof.sides import KeyEnds, SampleOf
 from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:

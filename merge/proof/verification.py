@@ -65,6 +65,7 @@ from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE
 from merge.plan import TablePlan, plan_verification
 from merge.proof.checksums import PLAIN_DECIMALS, unproven_ranges
+from merge.proof.comparison import KeyEnds, Sides, TableVerification, within
 from merge.proof.differences import (
     DIFFERENT,
     GHOST,
@@ -79,7 +80,6 @@ from merge.proof.differences import (
     requestable,
 )
 from merge.proof.opened_lake import OpenedLake, opened
-from merge.proof.sides import KeyEnds, Sides, TableVerification, within
 from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
 from merge.spark.unreachable import explain
 from merge.sql_formatting import quoted

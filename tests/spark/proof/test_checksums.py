@@ -20,9 +20,9 @@ from connector.schema import TableName, TableSchema
 from merge import merge_once, recorded_differences, verify
 from merge.proof import sampling
 from merge.proof.checksums import bucket_of
+from merge.proof.comparison import SampleOf, within
 from merge.proof.key_ranges import key_ranges
 from merge.proof.sampling import choose_samples
-from merge.proof.sides import SampleOf, within
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 
 UTC = timezone.utc

@@ -14,8 +14,8 @@ from connector.control import dump_requests, source_view, verifications
 from connector.errors import PreconditionError, RequestError
 from connector.schema import TableName
 from merge.proof import sampling
+from merge.proof.comparison import SampleOf, TableVerification
 from merge.proof.sampling import Sample
-from merge.proof.sides import SampleOf, TableVerification
 from merge.proof.verification import Verification
 
 ORDERS, ITEMS, WHOLE = (TableName("public", name) for name in ("orders", "items", "whole"))
