@@ -198,19 +198,13 @@ def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, T
     """Return the locations of all tables; tables that would share one name each other as `rival`.
 
     Catalogs and some file systems ignore case. If names differ only by case, the lower-case table keeps its
-    plain name, and the others get a hash appended. `ConfigurationError` if a table's masks are configured
-    under its name in another case, where they would mask nothing.
+    plain name, and the others get a hash appended. `ConfigurationError` as for `check_sections`.
     """
     alike: dict[TableName, list[TableName]] = {}
-    narrowed = {_folded(name): name for name, its in config.tables.items() if its.narrows}
+    tables = [*tables]
     for table in tables:
         alike.setdefault(_folded(table), []).append(table)
-        if table not in config.tables and (named := narrowed.get(_folded(table))) is not None:
-            raise ConfigurationError(
-                f"{named.section} says which columns or rows are written to the lake, but the table's name is"
-                f" {str(table)!r}",
-                hint=f"correct the name; or, if that is another table, add a section: {table.section}",
-            )
+    check_sections(config, tables)
     targets = [_target_of(config, table, group) for group in alike.values() for table in group]
     sharing: dict[str, list[TableName]] = {}
     for target in targets:
@@ -220,6 +214,18 @@ def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, T
         return next((other for other in sharing[target.name.lower()] if other != target.table), None)
 
     return {target.table: replace(target, rival=rival(target)) for target in targets}
+
+
+def check_sections(config: Config, tables: Iterable[TableName]) -> None:
+    """Refuse masks of a table that are configured under its name in another case: they would mask nothing."""
+    narrowed = {_folded(name): name for name, its in config.tables.items() if its.narrows}
+    for table in tables:
+        if table not in config.tables and (named := narrowed.get(_folded(table))) is not None:
+            raise ConfigurationError(
+                f"{named.section} says which columns or rows are written to the lake, but the table's name is"
+                f" {str(table)!r}",
+                hint=f"correct the name; or, if that is another table, add a section: {table.section}",
+            )
 
 
 def _folded(table: TableName) -> TableName:

@@ -38,7 +38,7 @@ from connector.reading.table_changes import Files, OpenChanges, TableChanges
 from connector.schema import TableSchema, fold
 from merge.columns.landed_files import CDC_TYPE, schema_ddl
 from merge.lake.schema import wider
-from merge.lake.target import table_name
+from merge.lake.target import check_sections, table_name
 from merge.shapes.before_images import CDC_TYPE as OLD_CDC_TYPE
 from merge.shapes.before_images import OldRows
 
@@ -72,6 +72,7 @@ class _Options(BaseModel):
         table = table_name(self.table)
         if self.config is not None and not options:
             config = load(self.config)
+            check_sections(config, [table])
             if config.table(table).narrows:
                 raise ConfigurationError(
                     f"{table.section} selects, renames, masks or filters, which this data source does not",

@@ -145,6 +145,9 @@ def test_a_table_that_the_configuration_masks_is_refused(landed: Landed, tmp_pat
     (tmp_path / "shop.toml").write_text("\n".join(lines))
     with pytest.raises(DeltatideError, match=r"selects, renames, masks or filters.*name landing and source"):
         DeltatideSource({"config": str(tmp_path / "shop.toml"), "table": T}).schema()
+    (tmp_path / "shop.toml").write_text("\n".join(lines).replace(T, T.upper()))
+    with pytest.raises(DeltatideError, match="says which columns or rows.*but the table's name is"):
+        DeltatideSource({"config": str(tmp_path / "shop.toml"), "table": T}).schema()
 
 
 def test_a_query_is_shown_beside_the_lakes_and_can_be_forgotten(landed: Landed) -> None:
