@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
-from connector.landing.event_batch import EventBatch, QuarantineNotice
+from connector.landing.event_batch import Decoded
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
 from connector.logged_table import LoggedTable, Positions
 from connector.schema import TableComments, TableName, TableSchema
@@ -182,8 +182,11 @@ class Segment(Protocol):
     def rows(self) -> int:
         """The number of change messages it holds."""
 
-    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
-        """Decode into batches, by table in position order; a failing table yields a `QuarantineNotice`."""
+    def decode(self) -> Iterator[Decoded]:
+        """Decode into batches, by table in position order; a failing table yields a `QuarantineNotice`.
+
+        Columns that the log renames come first, whatever becomes of their table.
+        """
 
 
 class LogReader(Protocol):

@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 
 from connector.config import Config
 from connector.errors import ConfigurationError, FormatError, GapError, TableError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import (
     BEFORE,
     CDC,
@@ -109,7 +110,7 @@ class LandingZone:
     ) -> None:
         self.root = f"{spark_url(url).rstrip('/')}/{source}"
         self._projections = projections or {}
-        self._renamed: dict[TableName, set[frozenset[str]]] = {}
+        self._column_names: dict[TableName, tuple[int, ColumnNames | None]] = {}
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
         self._damaged: dict[int, FormatError] = {}
@@ -270,14 +271,13 @@ class LandingZone:
         return found
 
     def _named(self, manifest: Manifest) -> Manifest:
-        """Rename the key columns of tables to their targets' names; note the names that columns have had."""
+        """Rename key columns to their targets' names; note columns' names, of which the newest knows all."""
         renamed: dict[TableName, TableState] = {}
         for table, projection in self._projections.items():
             if (known := manifest.tables.get(table)) is not None:
-                names = known.column_names.of_one if known.column_names else ()
-                self._renamed.setdefault(table, set()).update(names)
-                state = known.changed(key=list(projection.key(known.key)))
-                renamed |= {} if state is known else {table: state}
+                if manifest.number >= self._column_names.get(table, (0, None))[0]:
+                    self._column_names[table] = manifest.number, known.column_names
+                renamed[table] = known.changed(key=list(projection.key(known.key)))
         tables = ChainMap(renamed, manifest.tables)  # type: ignore[arg-type]
         return manifest.model_copy(update={"tables": tables}) if renamed else manifest
 
@@ -365,8 +365,8 @@ class LandingZone:
 
     def _projected(self, schema: TableSchema) -> TableSchema:
         table, projection = schema.table, self._projections.get(schema.table)
-        known = self._layouts(table), list(self._renamed.get(table, ()))
-        return schema if projection is None else projection.schema(schema, *known)
+        _, names = self._column_names.get(table, (0, None))
+        return schema if projection is None else projection.schema(schema, self._layouts(table), names)
 
     def events(
         self,

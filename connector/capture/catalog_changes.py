@@ -215,7 +215,7 @@ def commit_queued(
     barrier = prepared.not_yet_visible if began else ()
     manifest_history.commit(
         notices=tables.take_notices(),
-        tables=tables.snapshot(manifest_history.next_number, dumps.needs.copy()),
+        **tables.recorded(manifest_history.next_number, dumps.needs.copy()),
         **dumps.recorded(),
         not_yet_visible=[*manifest_history.newest.not_yet_visible, *barrier],
     )

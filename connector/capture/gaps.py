@@ -121,7 +121,7 @@ def _commit_epoch(
         source=manifest_history.newest.source.model_copy(update={"server": resume_point.server}),
         epoch=dumps.epoch,
         **recorded(resume_point),
-        tables=tables.snapshot(manifest_history.next_number, dumps.needs.copy()),
+        **tables.recorded(manifest_history.next_number, dumps.needs.copy()),
         **dumps.recorded(),
         **changes,
     )

@@ -379,7 +379,8 @@ class Capture:
         end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
-        self._adopt_layouts(landed, number)
+        for schema, changed in landed.layouts:
+            self._repair(self._tables.adopt(schema, changed), number, changed)
         self._tables.note_before_images(landed.before_images)
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = self._tables.landing(landed.files)
@@ -395,7 +396,7 @@ class Capture:
                 source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
                 files=files,
                 notices=self._tables.take_notices(),
-                tables=self._tables.snapshot(number, self._dumps.needs.copy()),
+                **self._tables.recorded(number, self._dumps.needs.copy()),
                 **self._dumps.recorded(),
             )
         failpoint.reach("manifest-committed")
@@ -404,16 +405,13 @@ class Capture:
         self.progress.committed(manifest, landed.events)
 
     def _see_renames(self, landed: LandedSegment) -> None:
-        """Check the catalog before a new layout is committed, for the names that its columns have had."""
-        chunks = [c.schema for c in self._dumps.committable(landed.position) if not c.task.dump.verifies]
+        """Learn which names columns have had, from log and catalog, before a new layout is committed."""
+        self._tables.note_renames(landed.renamed)
+        ready = self._dumps.committable(landed.position)
+        chunks = [c.schema for c in ready if c.task.dump.kind != "checksums"]
         if self._tables.may_rename([*(s for s, _ in landed.layouts), *chunks], landed.position):
             found = self._source.check_catalog(self._tables.fingerprints())
             self._tables.note_column_ids(found.column_ids, found.begun)
-
-    def _adopt_layouts(self, landed: LandedSegment, number: int) -> None:
-        """Adopt new layouts seen in the log, and queue the dumps that they need."""
-        for schema, changed in landed.layouts:
-            self._repair(self._tables.adopt(schema, changed), number, changed)
 
     def _repair(self, repair: Repair | None, number: int, changed: int) -> None:
         """Queue a dump that is certain to see the layout change: earlier rows would lack values."""
@@ -430,8 +428,10 @@ class Capture:
     def _claim_committable_chunks(self, landed: LandedSegment, number: int) -> list[LandedFile]:
         chunks = self._dumps.take_committable(landed.position, number)
         landed.logged += [each for chunk in chunks for each in chunk.read_from]
-        for chunk in sorted((c for c in chunks if not c.task.dump.verifies), key=lambda c: c.high):
-            self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
+        for chunk in sorted(chunks, key=lambda c: c.high):
+            if not chunk.task.dump.verifies:
+                self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
+            self._tables.quarantine_unmasked(chunk.schema, chunk.low)
         end_dumps_of_quarantined(self._tables, self._dumps)
         for state in self._dumps.finished_in(number):
             if state.kind == "full" and state.table in self._tables.captured():

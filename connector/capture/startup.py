@@ -123,7 +123,7 @@ def _begin(
         source.identity().model_copy(update={"server": resume_point.server}),
         epoch=1,
         **recorded(resume_point),
-        tables=tables.snapshot(1, dumps.needs.copy()),
+        **tables.recorded(1, dumps.needs.copy()),
         **dumps.recorded(),
         notices=tables.take_notices(),
     )
@@ -149,6 +149,7 @@ def _resume(
             if state.schema_id is not None
         },
         columns_keep_order=source.keeps_column_order,
+        former_names=dict(newest.former_names),
     )
     states = [d.model_copy(deep=True) for d in newest.dumps]
     schedule = DumpSchedule(config.dump, newest.dump_control)

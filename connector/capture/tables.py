@@ -20,12 +20,14 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import Any
 
 from connector.capture.dumps.needs import DumpNeeds
 from connector.errors import TableError
 from connector.landing.column_names import ColumnNames
-from connector.landing.event_batch import QuarantineNotice
+from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
+from connector.masking.columns import shown_unmasked
 from connector.position import Position
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
 
@@ -46,7 +48,7 @@ class Tables:
 
     `joined`: those that the log began to carry lately, and that no check of the catalog has seen since.
     `columns_keep_order`: see `Source.keeps_column_order`. `comments_news`: comments have changed since the
-    last `snapshot`.
+    last `snapshot`. `former_names`: of the columns of tables that are no longer captured.
     """
 
     states: dict[TableName, TableState]
@@ -55,6 +57,7 @@ class Tables:
     joined: set[TableName] = field(default_factory=set)
     columns_keep_order: bool = False
     comments_news: bool = False
+    former_names: dict[TableName, ColumnNames] = field(default_factory=dict)
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _names_seen_at: int = 0
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
@@ -71,8 +74,11 @@ class Tables:
 
     def add(self, schema: TableSchema) -> None:
         """Start capturing a table."""
-        name = schema.table
-        self.states[name] = TableState(schema_id=schema.id, key=list(schema.key), dumped=not schema.key)
+        name, known = schema.table, self.states.get(schema.table)
+        names = self.former_names.pop(name, None) if known is None else known.column_names
+        self.states[name] = TableState(
+            schema_id=schema.id, key=list(schema.key), dumped=not schema.key, column_names=names
+        )
         self.schemas[name] = schema
 
     def has_key(self, table: TableName) -> bool:
@@ -92,7 +98,9 @@ class Tables:
 
     def remove(self, table: TableName) -> None:
         """Stop capturing a table; if captured again, it is dumped again."""
-        del self.states[table]
+        names = self.states.pop(table).column_names
+        if names is not None and names.lasting != ColumnNames():
+            self.former_names[table] = names
         self.schemas.pop(table, None)
         self.notice(table, "schema", "is no longer captured")
 
@@ -124,9 +132,7 @@ class Tables:
             changed = key_changed(name, state.key, schema.key)
             self.quarantine(QuarantineNotice(name, seen_at, changed.reason, HINT))
             return None
-        names = state.column_names
-        if known and names and (shown := _unmasked(names, known, schema)) is not None:
-            self.quarantine(QuarantineNotice(name, seen_at, *shown))
+        if self.quarantine_unmasked(schema, seen_at):
             return None
         self._adopted_at[name] = seen_at
         if not schema.before_images:
@@ -198,9 +204,23 @@ class Tables:
         for table in found.keys() & self.states.keys():
             names = (self.states[table].column_names or ColumnNames()).seen(found[table])
             self.update(table, column_names=names)
-            known = self.schemas.get(table)
-            if known is not None and (shown := _unmasked(names, known, known)) is not None:
-                self.quarantine(QuarantineNotice(table, seen_at, *shown))
+            if table in self.schemas:
+                self.quarantine_unmasked(self.schemas[table], seen_at)
+
+    def quarantine_unmasked(self, schema: TableSchema, seen_at: int) -> bool:
+        """Quarantine a table if a layout would show a column that has landed masked; return whether."""
+        known, state = self.schemas.get(schema.table), self.states.get(schema.table)
+        names = state.column_names if state is not None else None
+        shown = _unmasked(names, known, schema) if known is not None and names is not None else None
+        if shown is not None:
+            self.quarantine_unfit(shown, seen_at)
+        return shown is not None
+
+    def note_renames(self, found: Iterable[ColumnsRenamed]) -> None:
+        """Remember the names that columns have been given in the log, also of quarantined tables."""
+        for each in found:
+            if (state := self.states.get(each.table)) is not None:
+                self.update(each.table, column_names=(state.column_names or ColumnNames()).told(each.names))
 
     def _note_came(self, name: TableName, before: Collection[str], now: Collection[str]) -> None:
         """Remember which columns came while which were gone, if columns have no ids."""
@@ -248,7 +268,9 @@ class Tables:
 
     def quarantine_unfit(self, problem: TableError, lsn: int) -> None:
         """Quarantine a table, new or known, that can't be captured as it is; seen at `lsn`."""
-        self.states.setdefault(problem.table, TableState())
+        if problem.table not in self.states:
+            names = self.former_names.pop(problem.table, None)
+            self.states[problem.table] = TableState(column_names=names)
         self.quarantine(QuarantineNotice(problem.table, lsn, problem.reason, problem.hint or "fix it"))
 
     def lacks_layout(self, table: TableName) -> bool:
@@ -299,6 +321,10 @@ class Tables:
         """Change some fields of a table's state."""
         self.states[table] = self.states[table].changed(**fields)
 
+    def recorded(self, manifest: int, needs: DumpNeeds) -> dict[str, Any]:
+        """Return what the manifest of this number records of tables; see `snapshot`."""
+        return {"tables": self.snapshot(manifest, needs), "former_names": dict(self.former_names)}
+
     def snapshot(self, manifest: int, needs: DumpNeeds | None = None) -> dict[TableName, TableState]:
         """Return the states for the manifest of this number; layouts that are new in it get that number.
 
@@ -344,14 +370,12 @@ def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> 
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
 
 
-def _unmasked(names: ColumnNames, known: TableSchema, schema: TableSchema) -> tuple[str, str] | None:
-    """Return reason and hint if a column of a layout landed masked before, under another name."""
+def _unmasked(names: ColumnNames, known: TableSchema, schema: TableSchema) -> TableError | None:
+    """Return what is wrong if a column of a layout landed masked before, under another name."""
     masked = {fold(c.name): c.name for c in known.columns if c.mask is not None}
     for column in schema.columns:
         if column.mask is None and (former := masked.keys() & names.others_of(fold(column.name))):
-            reason = f"column {column.name!r} was {masked[min(former)]!r}, which lands masked"
-            what = "name it in mask, too; or in unmasked, if it is another column"
-            return reason, f"in {schema.table.section}, {what}: deltatide reload"
+            return shown_unmasked(schema.table, masked[min(former)], column.name)
     return None
 
 

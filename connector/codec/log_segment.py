@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from connector.landing.event_batch import EventBatch, QuarantineNotice
+from connector.landing.event_batch import ColumnsRenamed, Decoded, EventBatch, QuarantineNotice
 from connector.logged_table import LoggedTable
 from connector.source import ResumePoint, Segment
 
@@ -15,12 +15,13 @@ from connector.source import ResumePoint, Segment
 class LogSegment:
     """A segment with what reading it revealed: quarantined tables, and layouts that no row shows yet.
 
-    Those layouts are `announced` as batches without rows, in position order.
+    Those layouts are `announced` as batches without rows, in position order. `renamed`: columns.
     """
 
     inner: Segment
     quarantined: Sequence[QuarantineNotice]
     announced: Sequence[EventBatch] = ()
+    renamed: Sequence[ColumnsRenamed] = ()
 
     @property
     def position(self) -> int:
@@ -47,13 +48,14 @@ class LogSegment:
         """The number of change messages it holds."""
         return self.inner.rows
 
-    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
-        """Decode into batches; the quarantined tables come first, and have no batch."""
+    def decode(self) -> Iterator[Decoded]:
+        """Decode into batches; first renamed columns, and quarantined tables, which have no batch."""
         quarantined = {found.table for found in self.quarantined}
+        yield from self.renamed
         yield from self.quarantined
         left = [batch for batch in self.announced if batch.schema.table not in quarantined]
         for found in self.inner.decode():
-            if isinstance(found, QuarantineNotice):
+            if not isinstance(found, EventBatch):
                 yield found
             elif found.schema.table not in quarantined:
                 while left and left[0].first < found.first:

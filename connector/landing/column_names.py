@@ -1,41 +1,55 @@
 """The names that one column of a table has had, or may have had. Pure.
 
 A layout has only names: a column that was given the name of a dropped one looks as if it were that one. So
-masking or leaving out a column by its name could let its values pass. PostgreSQL numbers columns, and never
-uses a number twice; the agent compares numbers and names whenever it checks the catalog. Elsewhere, a column
-that is added may be any that is gone by then: the log shows both.
+masking or leaving out a column by its name could let its values pass. Three things tell more:
 
-Invariant: such names stay known for good, and no later than with the first rows that land under the later
-one. Except: a name that a numbered column had only between two checks is not seen; one that leaves the layout
-as it was is seen at the next check; and none is of a table that is gone by then.
+- PostgreSQL numbers columns, and never uses a number twice; the agent compares numbers and names whenever it
+  checks the catalog.
+- The log of MySQL and MariaDB has the statement that renames a column.
+- Where columns have no numbers, one that is added may be any that is gone by then: another table may have
+  replaced this one, or the log may have been lost.
 
-::
+Invariant: such names stay known for good, also while the table is not captured, and no later than with the
+first rows that land under the later one. Except: a name that a numbered column had only between two checks is
+not seen; one that leaves the layout as it was is seen at the next check; and none is of a table that is gone
+by then.
+
+What is kept grows with the number of names, not of their pairs::
 
     check     ids                        renamed
     first     id: 1, ssn: 2, note: 3
     second    id: 1, note: 2             2: note, ssn      note was dropped, and ssn was given its name
 
-    layouts without numbers                   came
-    id, ssn, note -> id -> id, note           note: ssn    so note may be ssn
+    statement                            logged
+    RENAME COLUMN ssn TO note            [ssn, note]       whatever else happened to note
+
+    layouts without numbers              moves
+    id, ssn, note -> id -> id, note      [-ssn, +note]     note came while ssn was gone, so it may be ssn
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from connector.schema import fold
+
+GONE, CAME = "-", "+"
+
 
 class ColumnNames(BaseModel):
-    """Each column's id by its present name, and by id all names of those that have had several.
+    """What is known of one table's columns, by names as the lake compares them (`connector.schema.fold`).
 
-    `came`: where there are no ids, columns that came, with those that were gone by then. Names are as the
-    lake compares them (`connector.schema.fold`).
+    `ids`: each column's id by its present name. `renamed`: by id all names of those that have had several.
+    `logged`: the same of columns that the log renamed, in order, the last name last. `moves`: of columns
+    without ids, in order: the names that were gone (``-ssn``), and then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
     renamed: dict[str, list[str]] = Field(default_factory=dict)
-    came: dict[str, list[str]] = Field(default_factory=dict)
+    logged: list[list[str]] = Field(default_factory=list)
+    moves: list[list[str]] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -45,20 +59,69 @@ class ColumnNames(BaseModel):
         for name, id_ in ids.items():
             if (before := former.get(id_, name)) != name:
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
-        return ColumnNames(ids=dict(ids), renamed=renamed, came=self.came)
+        return self.model_copy(update={"ids": dict(ids), "renamed": renamed})
+
+    def told(self, pairs: Iterable[tuple[str, str]]) -> ColumnNames:
+        """Return what is known after a statement that renamed columns, each from one name to another.
+
+        The log may be read again, so what is known already changes nothing.
+        """
+        logged = [list(names) for names in self.logged]
+        having = {names[-1]: names for names in logged}
+        for before, name in ((fold(one), fold(other)) for one, other in pairs):
+            if before == name or any(names[-1] == name and before in names for names in logged):
+                continue
+            if (names := having.get(before)) is None:
+                logged.append([before, name])
+            else:
+                names[:] = [*(n for n in names if n != name), name]
+        return self if logged == self.logged else self.model_copy(update={"logged": logged})
 
     def after(self, came: Collection[str], gone: Collection[str]) -> ColumnNames:
-        """Return what is known once columns without ids have come, while others were gone."""
-        others = {name: sorted({*self.came.get(name, ()), *gone} - {name}) for name in came}
-        new = {**self.came, **{name: found for name, found in others.items() if found}}
-        return self if self.ids or new == self.came else self.model_copy(update={"came": new})
+        """Return what is known once columns without ids have come, while these were gone."""
+        before = self._gone()
+        known = before.isdisjoint(came) and all(self._has_come(name, {*gone} - {name}) for name in came)
+        if self.ids or known:
+            return self
+        left, back = {*gone} - before, (before - {*gone}) | {*came}
+        move = [*(GONE + name for name in sorted(left)), *(CAME + name for name in sorted(back))]
+        return self.model_copy(update={"moves": [*self.moves, move]})
 
-    @property
-    def of_one(self) -> Iterator[frozenset[str]]:
-        """Return the sets of names that one column has had, or may have had."""
-        yield from map(frozenset, self.renamed.values())
-        yield from (frozenset((name, former)) for name, gone in self.came.items() for former in gone)
+    def _gone(self) -> set[str]:
+        gone: set[str] = set()
+        for name in (name for move in self.moves for name in move):
+            (gone.add if name[0] == GONE else gone.discard)(name[1:])
+        return gone
+
+    def _comings(self) -> Iterator[tuple[set[str], set[str]]]:
+        """Yield the names that came, each time, and all that were gone by then: a set that changes later."""
+        gone: set[str] = set()
+        for move in self.moves:
+            came = {name[1:] for name in move if name[0] == CAME}
+            gone |= {name[1:] for name in move if name[0] == GONE}
+            yield came, gone
+            gone -= came
+
+    def _has_come(self, name: str, others: set[str]) -> bool:
+        """Return whether it is known that a column came while these were gone."""
+        for came, gone in self._comings():
+            if name in came:
+                others = others - gone
+        return not others
+
+    def others(self, name: str) -> set[str]:
+        """Return the other names under which a column that has or had this one has been, or may have been."""
+        found = {n for names in (*self.renamed.values(), *self.logged) if name in names for n in names}
+        for came, gone in self._comings():
+            found |= came if name in gone else set()
+            found |= gone if name in came else set()
+        return found - {name}
 
     def others_of(self, name: str) -> set[str]:
-        """Return the other names that the column which has this one now has had."""
+        """Return the other names that the column with an id that has this name now has had."""
         return set(self.renamed.get(str(self.ids.get(name)), ())) - {name}
+
+    @property
+    def lasting(self) -> ColumnNames:
+        """Return what is known for good: all but the present ids."""
+        return self.model_copy(update={"ids": {}})

@@ -117,6 +117,19 @@ class QuarantineNotice:
 
 
 @dataclass(frozen=True)
+class ColumnsRenamed:
+    """A statement in the log that renames columns of a table; `names`: the former name and the new one."""
+
+    table: TableName
+    lsn: int
+    names: tuple[tuple[str, str], ...]
+
+
+Decoded = EventBatch | QuarantineNotice | ColumnsRenamed
+"""What a segment of the log decodes into."""
+
+
+@dataclass(frozen=True)
 class Placement:
     """The position of each message: `lsn`, `seq` of its first row, `txid`, `committed_at`."""
 

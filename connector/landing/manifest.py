@@ -37,6 +37,8 @@ from connector.schema import TableName
 KEPT_CHARACTERS = 300
 """How much of a finished dump's predicate and error is kept."""
 
+Part = TypeVar("Part", "LandedFile", "DumpState")
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore")
@@ -394,11 +396,12 @@ class ManifestHeader(_Part):
 class Manifest(ManifestHeader):
     """One commit. The module's docstring lists its guarantees.
 
-    `compacted`: the record, if one exists by now, of the compacted block that this manifest ends.
+    `former_names`: `column_names` of former tables. `compacted`: the record, if any, of the block that ends.
     """
 
     tables: Mapping[TableName, TableState] = Field(default_factory=dict)
     dumps: Sequence[DumpState] = Field(default_factory=list)
+    former_names: Mapping[TableName, ColumnNames] = Field(default_factory=dict)
     compacted: CompactedBlock | None = None
 
     @property
@@ -438,9 +441,6 @@ class Manifest(ManifestHeader):
     @cached_property
     def _dumps_by_table(self) -> dict[TableName, list[DumpState]]:
         return _by_table(self.dumps)
-
-
-Part = TypeVar("Part", LandedFile, DumpState)
 
 
 def _by_table(parts: Iterable[Part]) -> dict[TableName, list[Part]]:

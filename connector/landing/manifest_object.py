@@ -31,6 +31,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from connector.errors import FormatError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import FORMAT, state_path
 from connector.landing.manifest import (
     CompactedBlock,
@@ -58,6 +59,7 @@ class LandingState(_Part):
     format: int = FORMAT
     tables: dict[TableName, TableState] = Field(default_factory=dict)
     dumps: list[DumpState] = Field(default_factory=list)
+    former_names: dict[TableName, ColumnNames] = Field(default_factory=dict)
 
     @cached_property
     def dumps_by_id(self) -> dict[str, DumpState]:
@@ -146,7 +148,7 @@ def parse_compacted(data: bytes | str, name: str) -> CompactedBlock:
 
 
 class StoredManifest(ManifestHeader):
-    """A manifest as stored: `tables` and `dumps` that differ from those of the object that `state` names.
+    """A manifest as stored: what of its state differs from that of the object that `state` names.
 
     Without `state` they are complete. An unfinished dump of keys that lists no keys has those of its state
     object: they don't change, and there may be many.
@@ -161,6 +163,8 @@ class StoredManifest(ManifestHeader):
     removed: bool = False
     removed_tables: list[TableName] = Field(default_factory=list)
     removed_dumps: list[str] = Field(default_factory=list)
+    former_names: dict[TableName, ColumnNames] = Field(default_factory=dict)
+    removed_names: list[TableName] = Field(default_factory=list)
     exact: bool | None = None
 
     @classmethod
@@ -178,6 +182,10 @@ class StoredManifest(ManifestHeader):
             ],
             removed_tables=[name for name in before.tables if name not in manifest.tables],
             removed_dumps=[id_ for id_ in before.dumps_by_id if id_ not in dumps],
+            former_names={
+                n: names for n, names in manifest.former_names.items() if before.former_names.get(n) != names
+            },
+            removed_names=[name for name in before.former_names if name not in manifest.former_names],
             state=None,
             exact=manifest.exact,
         )
@@ -194,9 +202,9 @@ class StoredManifest(ManifestHeader):
     @property
     def differences(self) -> int:
         """The size of what differs from the state object, in bytes."""
-        if not (self.tables or self.dumps or self.removed_tables or self.removed_dumps):
+        parts = {"tables", "dumps", "removed_tables", "removed_dumps", "former_names", "removed_names"}
+        if not any(getattr(self, part) for part in parts):
             return 0
-        parts = {"tables", "dumps", "removed_tables", "removed_dumps"}
         return len(self.model_dump_json(include=parts, exclude_none=True))
 
     @property
@@ -213,7 +221,12 @@ class StoredManifest(ManifestHeader):
             tables = {name: table for name, table in tables.items() if name not in removed}
         if self.tables:
             tables = ChainMap(self.tables, tables)  # type: ignore[arg-type]
-        return Manifest.model_construct(**_header(self), tables=tables, dumps=self._all_dumps(state))
+        names = {**state.former_names, **self.former_names}
+        for name in self.removed_names:
+            del names[name]
+        return Manifest.model_construct(
+            **_header(self), tables=tables, dumps=self._all_dumps(state), former_names=names
+        )
 
     def _all_dumps(self, state: LandingState) -> Sequence[DumpState]:
         """Return the dumps in order: those of the state object first, since they were queued earlier."""
@@ -236,7 +249,9 @@ class StoredManifest(ManifestHeader):
 
 def new_base(manifest: Manifest) -> tuple[Base, bytes]:
     """Make a manifest's whole state a state object; return it with its content, to be stored first."""
-    state = LandingState.model_construct(tables=dict(manifest.tables), dumps=list(manifest.dumps))
+    state = LandingState.model_construct(
+        tables=dict(manifest.tables), dumps=list(manifest.dumps), former_names=dict(manifest.former_names)
+    )
     data = state.to_json()
     path = state_path(manifest.number, _digest(data))
     return Base(StateReference(path=path, bytes=len(data)), state), data

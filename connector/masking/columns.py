@@ -21,11 +21,21 @@ import pyarrow.compute as pc
 from connector.config import Config, TableConfig
 from connector.config.target_columns import NULL, has_one_text, mask_identity, masked_type
 from connector.errors import TableError
-from connector.landing.event_batch import CDC_TYPE, EventBatch, arrow_schema
+from connector.landing.event_batch import CDC_TYPE, ColumnsRenamed, EventBatch, arrow_schema
 from connector.landing.format import CDC
 from connector.masking.values import masked
-from connector.schema import Column, TableName, TableSchema, fold
+from connector.schema import Column, TableName, TableSchema, fold, folded
 from connector.source import ChunkRows
+
+
+def shown_unmasked(table: TableName, was: str, name: str) -> TableError:
+    """Build the error for a column that landed masked, and would land as it is under another name."""
+    what = "name it in mask, too; or in unmasked, if it is another column"
+    return TableError(
+        table,
+        f"column {name!r} was {was!r}, which lands masked",
+        hint=f"in {table.section}, {what}: deltatide reload",
+    )
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,16 @@ class LandedColumns:
         schema = self.layout(batch.schema)
         with self._without_values():
             return self._batch(batch, schema)
+
+    def is_in_question(self, name: str) -> bool:
+        """Return whether a column lands, and may be a masked one: it is not declared as `unmasked`."""
+        return self.settings.selects(name) and fold(name) not in folded(self.settings.unmasked)
+
+    def check_renamed(self, found: ColumnsRenamed) -> None:
+        """`TableError` if a masked column would land as it is under its new name."""
+        for was, name in found.names:
+            if self.settings.mask_of(was) and self.is_in_question(name) and not self.settings.mask_of(name):
+                raise shown_unmasked(self.table, was, name)
 
     def _batch(self, batch: EventBatch, schema: TableSchema) -> EventBatch:
         events = batch.table

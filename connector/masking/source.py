@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from connector.config import Config, SourceConfig, TableConfig
 from connector.errors import RequestError, TableError, TransientError
-from connector.landing.event_batch import EventBatch, QuarantineNotice
+from connector.landing.event_batch import Decoded, EventBatch, QuarantineNotice
 from connector.logged_table import LoggedTable
 from connector.masking.columns import LandedColumns
-from connector.schema import TableComments, TableName, TableSchema, folded
+from connector.schema import TableComments, TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Chunk,
@@ -121,10 +121,8 @@ class _MaskedSource(_Wrapper):
 
     def _in_question(self, table: TableName, ids: Mapping[str, int]) -> Mapping[str, int]:
         """Leave out columns that don't land, and those declared as `unmasked`."""
-        if (landed := self._masked.of(table)) is None:
-            return ids
-        said, selects = folded(landed.settings.unmasked), landed.settings.selects
-        return {name: id_ for name, id_ in ids.items() if selects(name) and name not in said}
+        landed = self._masked.of(table)
+        return ids if landed is None else {n: id_ for n, id_ in ids.items() if landed.is_in_question(n)}
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
         return cast(LogReader, _MaskedLog(self._inner.open_log(epoch, resume_point), self._masked))
@@ -143,19 +141,25 @@ class _MaskedLog(_Wrapper):
 
 
 class _MaskedSegment(_Wrapper):
-    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
-        """Decode; a table whose layout no longer fits its settings is quarantined from that event on."""
+    def decode(self) -> Iterator[Decoded]:
+        """Decode; a table whose columns no longer fit its settings is quarantined from that event on."""
         quarantined: set[TableName] = set()
         for found in self._inner.decode():
-            landed = None if isinstance(found, QuarantineNotice) else self._masked.of(found.schema.table)
-            if landed is None:
+            table = found.schema.table if isinstance(found, EventBatch) else found.table
+            landed = self._masked.of(table)
+            if landed is None or not isinstance(found, EventBatch):
                 yield found
-            elif landed.table not in quarantined:
-                try:
+            if landed is None or isinstance(found, QuarantineNotice) or table in quarantined:
+                continue
+            try:
+                if isinstance(found, EventBatch):
                     yield landed.batch(found)
-                except TableError as error:
-                    quarantined.add(landed.table)
-                    yield QuarantineNotice(landed.table, found.first.lsn, error.reason, error.hint or "")
+                else:
+                    landed.check_renamed(found)
+            except TableError as error:
+                quarantined.add(table)
+                lsn = found.first.lsn if isinstance(found, EventBatch) else found.lsn
+                yield QuarantineNotice(table, lsn, error.reason, error.hint or "")
 
 
 class _MaskedTableReader(_Wrapper):

@@ -60,6 +60,7 @@ from connector.config.target_columns import (
     words_of,
 )
 from connector.errors import ConfigurationError, TableError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
@@ -123,24 +124,24 @@ class Projection:
         self,
         landed: TableSchema,
         layouts: Iterable[TableSchema] = (),
-        renamed: Sequence[Collection[str]] = (),
+        names: ColumnNames | None = None,
     ) -> TableSchema:
         """Return a layout in the target's columns; a layout of landed checksums unchanged.
 
-        `layouts`: all of the table's. `renamed`: as for `check_renamed`. `TableError` if the key is left out
+        `layouts`: all of the table's. `names`: as for `check_renamed`. `TableError` if the key is left out
         or masked, if two columns would get the same name, if a mask does not apply to a column's type, or if
         `check_renamed` refuses a column.
         """
         if _is_of_checksums(landed):
             return landed
-        self.check_renamed(layouts, renamed)
+        self.check_renamed(layouts, names)
         columns = tuple(map(self._column, self._selected(landed)))
         for name in landed.key:
             if fold(name) in folded(self.settings.mask) or not self.settings.selects(name):
                 problem = f"column {name!r} is in the key, by which rows are matched"
                 raise self._refused(f"{problem}: it can't be masked or left out")
-        names = [fold(column.name) for column in columns]
-        if twice := next((c.name for c in columns if names.count(fold(c.name)) > 1), None):
+        made = [fold(column.name) for column in columns]
+        if twice := next((c.name for c in columns if made.count(fold(c.name)) > 1), None):
             raise self._refused(f"two columns of the target would have the name {twice!r}")
         return TableSchema(landed.table, columns, self.key(landed.key))
 
@@ -163,30 +164,30 @@ class Projection:
         """Return the names that key columns have in the target."""
         return tuple(map(self.settings.name_of, names))
 
-    def check_renamed(self, layouts: Iterable[TableSchema], renamed: Sequence[Collection[str]] = ()) -> None:
+    def check_renamed(self, layouts: Iterable[TableSchema], names: ColumnNames | None = None) -> None:
         """Refuse a column that may be a masked or excluded one under another name (`other_names`).
 
         Looks at all layouts of the table: the column may have been renamed at the source, before or since.
-        `renamed`: sets of folded names that one column has had, or may have had (`ColumnNames.of_one`). A
-        column that is masked, left out or called unmasked (earlier: renamed to its own name) is accepted. One
-        in `columns` is only listed, and one in `rename` only has another name in the lake: the hidden column
-        may have been given its name.
+        `names`: those that one column has had, or may have had. A column that is masked, left out or called
+        unmasked (earlier: renamed to its own name) is accepted. One in `columns` is only listed, and one in
+        `rename` only has another name in the lake: the hidden column may have been given its name.
         """
         its, known = self.settings, [layout for layout in layouts if not _is_of_checksums(layout)]
-        names = {name: written for layout in known for name, written in _names_of(layout).items()}
+        written = {name: as_is for layout in known for name, as_is in _names_of(layout).items()}
         unmasked = [*its.unmasked, *(old for old, new in its.rename.items() if old == new)]
         named = folded([*its.mask, *its.exclude_columns, *unmasked])
         for hidden in (*its.mask, *its.exclude_columns):
-            others = {n: SEEN for one in renamed if fold(hidden) in one for n in one if n in names}
+            seen = names.others(fold(hidden)) if names is not None else ()
+            others = {name: SEEN for name in seen if name in written}
             for name, why in (_other_names(fold(hidden), tuple(known)) | others).items():
                 if name in named or not self.settings.selects(name):
                     continue
                 raise TableError(
                     self.table,
-                    f"column {names[name]!r} may be {hidden!r}, which is masked or left out, under another"
+                    f"column {written[name]!r} may be {hidden!r}, which is masked or left out, under another"
                     f" name: {why}",
                     hint=f"in {self.table.section}, name it in mask or exclude_columns as well; or, if it is"
-                    f" another column, say so: unmasked = {json.dumps([names[name]], ensure_ascii=False)}",
+                    f" another column, say so: unmasked = {json.dumps([written[name]], ensure_ascii=False)}",
                 )
 
     def check_names(self, layouts: Iterable[TableSchema]) -> None:

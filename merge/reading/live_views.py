@@ -242,9 +242,8 @@ class _Builder:
         landed = self._landed(table, state.schema_id)
         projection = self.landing.projection(table)
         emitted = landed if projection is not None else _widest(landed, layout)
-        names = state.column_names.of_one if state.column_names is not None else ()
-        renamed = frozenset(names)  # which `schemas` above has judged (`check_renamed`)
-        pending = PendingTable(self.source, table, emitted, projection is not None, renamed)
+        # `schemas` above has judged the names (`check_renamed`).
+        pending = PendingTable(self.source, table, emitted, projection is not None, state.column_names)
         planned = self._planned(pending, is_merged=frame is not None)
         events = self._events(pending, planned, projection, TASKS_WITHOUT_TABLE if frame is None else TASKS)
         known_as = schema if projection is not None else emitted

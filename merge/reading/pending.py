@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, GapError, SourceMismatchError, TableError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import CDC, TRUNCATE
 from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.position import Position, format_position
@@ -174,16 +175,16 @@ class PendingTable:
     """What has landed of one table since its Delta table, as events of the layout `emitted`.
 
     `only_emitted`: refuse events of any other layout, since what is then done to columns depends on it: even
-    of one with the same columns in another order, whose names may have been swapped. `renamed`: the names
-    that one column may have had (`ColumnNames.of_one`), as known and accepted when `emitted` was; with
-    `only_emitted`, nothing is read once more are known.
+    of one with the same columns in another order, whose names may have been swapped. `names`: those that one
+    column may have had, as known and accepted when `emitted` was; with `only_emitted`, nothing is read once
+    more are known.
     """
 
     source: Source
     table: TableName
     emitted: TableSchema
     only_emitted: bool
-    renamed: frozenset[frozenset[str]] = frozenset()
+    names: ColumnNames | None = None
 
     def state(self, batches: Batches) -> Batches:
         """Return the oldest position, and what to read, for `STATE`.
@@ -264,12 +265,11 @@ class PendingTable:
 
     def _require_names(self, state: TableState) -> None:
         """Refuse columns that may have got another's name since: masks and conditions go by names."""
-        names = state.column_names.of_one if state.column_names is not None else ()
-        if new := next((names for names in names if names not in self.renamed), None):
+        known, now = self.names or ColumnNames(), state.column_names or ColumnNames()
+        if now.lasting != known.lasting:
             raise TableError(
                 self.table,
-                f"one column has had the names {', '.join(map(repr, sorted(new)))}, or may have had them,"
-                " since its columns or rows were selected by names",
+                "columns have had others' names, or may have had them, since this view selected by names",
                 hint=AGAIN,
             )
 

@@ -307,8 +307,11 @@ class LogBuffer:
         committed_at = None if micros is None else log_identity.to_datetime(micros)
         segment = self._pending.slice_segment(rows, transactions, self._epoch, self._end(), committed_at)
         quarantined, layouts = self._effects.take_found(open_lsn)
+        renamed = self._effects.take_renamed(open_lsn)
         announced = [announcement(schema, self._epoch, lsn) for lsn, schema in layouts]
-        return LogSegment(segment, quarantined, announced) if quarantined or announced else segment
+        if not (quarantined or announced or renamed):
+            return segment
+        return LogSegment(segment, quarantined, announced, renamed)
 
     def _end(self) -> ResumePoint:
         gtids, needed = (None, None) if self.gtids is None else (str(self.gtids), self.gtids.needed)

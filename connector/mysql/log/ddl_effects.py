@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-from connector.landing.event_batch import QuarantineNotice
+from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.log.ddl_parser import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
 from connector.mysql.log.events import Query
@@ -57,6 +57,7 @@ class DdlEffects:
         self._unlogged: dict[TableName, UnloggedSpan] = {}
         self._quarantined: list[QuarantineNotice] = []
         self._announced: list[tuple[int, TableSchema]] = []
+        self._renamed: list[ColumnsRenamed] = []
         self._prepared = {} if prepared is None else prepared
 
     def take_unlogged(self) -> list[UnloggedSpan]:
@@ -78,6 +79,11 @@ class DdlEffects:
             [found for found in quarantined if found.lsn != open_lsn],
             [found for found in announced if found[0] != open_lsn],
         )
+
+    def take_renamed(self, open_lsn: int | None) -> list[ColumnsRenamed]:
+        """Take the statements that renamed columns, except those of the transaction at `open_lsn`."""
+        renamed, self._renamed = self._renamed, [each for each in self._renamed if each.lsn == open_lsn]
+        return [each for each in renamed if each.lsn != open_lsn]
 
     def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
         """Apply a statement's effects; return the number of events they became."""
@@ -143,6 +149,7 @@ class DdlEffects:
             elif effect.kind == "columns":
                 self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
+                self._renamed += [ColumnsRenamed(table, lsn, effect.renamed)] if effect.renamed else []
             elif effect.kind != "index" or self._schema_cache.has_configured_key(table):
                 self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)

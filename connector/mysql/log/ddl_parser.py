@@ -13,6 +13,7 @@ change rows. A dropped index matters only if nothing else makes the table's key 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -24,8 +25,8 @@ class Effect(NamedTuple):
 
     ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event.
     ``statement``: rows were changed in the statement format. ``columns``: its layout changed; the given
-    columns were dropped or renamed. ``index``: it lost an index; from then on several rows may have the same
-    values in its columns.
+    columns were dropped, or `renamed` to another name. ``index``: it lost an index; from then on several rows
+    may have the same values in its columns.
     """
 
     kind: Kind
@@ -33,6 +34,7 @@ class Effect(NamedTuple):
     name: str | None
     reason: str
     columns: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 _TOKEN = re.compile(
@@ -207,7 +209,9 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     effects = [Effect("unlogged", *table, reason)] if reason else []
     if any(word == "DROP" and after in _INDEXES for word, after in pairwise(left)):
         effects.append(Effect("index", *table, "ALTER TABLE ... DROP INDEX"))
-    effects.append(Effect("columns", *table, "ALTER TABLE", _lost_columns(tokens, index)))
+    lost = [*_lost_columns(tokens, index)]
+    names = tuple(name for name, _ in lost), tuple((name, new) for name, new in lost if new)
+    effects.append(Effect("columns", *table, "ALTER TABLE", *names))
     return effects + _renamed_table(tokens, index, table, database)
 
 
@@ -229,25 +233,32 @@ _NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
 """Not reserved words, so a column may have such a name; the second word decides."""
 
 
-def _lost_columns(tokens: list[_Token], index: int) -> tuple[str, ...]:
-    """Return the columns that an ALTER drops or renames."""
-    found: list[str] = []
+def _lost_columns(tokens: list[_Token], index: int) -> Iterator[tuple[str, str]]:
+    """Yield the columns that an ALTER drops or renames, with their new names; empty: none, or unknown."""
     while index < len(tokens):
         verb, index = tokens[index].word, index + 1
         if verb not in ("DROP", "RENAME", "CHANGE"):
             continue
         while index < len(tokens) and tokens[index].word in ("COLUMN", "IF", "EXISTS"):
             index += 1
-        named = index < len(tokens) and tokens[index].is_name and not _is_no_column(tokens, index)
-        if named and (verb != "CHANGE" or _is_renamed(tokens, index)):
-            found.append(tokens[index].text)
-    return tuple(found)
+        if index == len(tokens) or not tokens[index].is_name or _is_no_column(tokens, index):
+            continue
+        name, after = _column_at(tokens, index)
+        after += verb == "RENAME" and [t.word for t in tokens[after : after + 1]] == ["TO"]
+        new = "" if verb == "DROP" else _column_at(tokens, after)[0]
+        if verb != "CHANGE" or new.lower() not in ("", name.lower()):
+            yield name, new
 
 
-def _is_renamed(tokens: list[_Token], index: int) -> bool:
-    """Return whether a CHANGE gives its column another name; names differ regardless of case."""
-    names = [token.text.lower() for token in tokens[index : index + 2] if token.is_name]
-    return len(names) == 2 and names[0] != names[1]
+def _column_at(tokens: list[_Token], index: int) -> tuple[str, int]:
+    """Parse a column's name, which MariaDB lets be qualified; return it, or '', and the index after it."""
+    name = ""
+    while index < len(tokens) and tokens[index].is_name:
+        name, index = tokens[index].text, index + 1
+        if not _is_symbol(tokens, index, "."):
+            break
+        index += 1
+    return name, index
 
 
 def _is_no_column(tokens: list[_Token], index: int) -> bool:

@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from connector.capture.dumps.needs import DumpNeeds
 from connector.capture.tables import Repair, Tables
 from connector.errors import TableError
-from connector.landing.event_batch import QuarantineNotice
+from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
 
 NAME = TableName("public", "items")
+OTHER = TableName("public", "other")
 
 
 def layout(*columns: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
@@ -102,11 +104,47 @@ def test_a_column_that_is_back_once_another_is_gone_may_be_that_one(
         tables.adopt(layout("id", "Note"), 110)
     names = tables.states[NAME].column_names
     assert names is not None
-    assert {"note", "ssn"} in set(names.of_one)
+    assert "note" in names.others("ssn")
     tables.adopt(layout("id", "Note", "new"), 120)
     names = tables.states[NAME].column_names
     assert names is not None
-    assert {"note", "new"} not in set(names.of_one)
+    assert "new" not in names.others("note")
+
+
+def test_names_that_the_log_gave_columns_of_a_quarantined_table_are_known(tables: Tables) -> None:
+    tables.quarantine(QuarantineNotice(NAME, 95, "its key changed", "fix it"))
+    tables.note_renames([ColumnsRenamed(NAME, 97, (("Ssn", "a"),)), ColumnsRenamed(OTHER, 97, (("x", "y"),))])
+    tables.release(NAME, layout("id", "a"))
+    names = tables.states[NAME].column_names
+    assert names is not None
+    assert names.others("ssn") == {"a"}
+
+
+@pytest.mark.parametrize("fit", [True, False])
+def test_names_of_columns_outlast_a_table_that_is_not_captured_for_a_while(
+    tables: Tables, *, fit: bool
+) -> None:
+    """By log, ids or layouts; what is renamed meanwhile is seen by its id."""
+    for ids in ({"id": 1, "ssn": 2}, {"id": 1, "a": 2}):
+        tables.note_column_ids({NAME: ids}, 95)
+    tables.remove(NAME)
+    recorded = tables.recorded(2, DumpNeeds())
+    again = Tables(recorded["tables"], {}, former_names=recorded["former_names"])  # after a restart
+    if not fit:
+        again.quarantine_unfit(TableError(NAME, "it has no key"), 100)
+    again.add(layout("id", "b"))
+    again.note_column_ids({NAME: {"id": 1, "b": 2}}, 105)
+    names = again.states[NAME].column_names
+    assert names is not None
+    assert names.others("ssn") == {"a", "b"}
+    assert again.recorded(3, DumpNeeds())["former_names"] == {}
+    again.remove(NAME)
+    assert list(again.former_names) == [NAME]
+    again.add(layout("id", "b"))
+    again.note_column_ids({NAME: {"id": 9}}, 110)
+    again.update(NAME, column_names=None)
+    again.remove(NAME)
+    assert again.former_names == {}, "nothing is known of them"
 
 
 def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:

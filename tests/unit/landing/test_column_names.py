@@ -22,8 +22,33 @@ def test_names_that_stay_or_come_and_go_are_no_renames() -> None:
 
 
 def test_a_column_without_an_id_that_comes_may_be_any_that_is_gone() -> None:
-    names = ColumnNames().after({"note"}, {"ssn", "note"}).after({"a"}, {"a"})
-    assert names.came == {"note": ["ssn"]}, "that a was there before says nothing"
-    names = names.after({"note"}, {"b"})
-    assert set(names.of_one) == {frozenset(("note", "ssn")), frozenset(("note", "b"))}
-    assert ColumnNames().seen({"id": 1}).after({"note"}, {"ssn"}).came == {}, "ids tell"
+    names = ColumnNames().after({"note"}, {"ssn", "note"}).after({"a"}, {"ssn", "a"})
+    assert names.moves == [["-note", "-ssn", "+note"], ["-a", "+a"]]
+    names = names.after({"ssn"}, {"ssn"}).after({"b"}, {"c"})
+    assert names.others("ssn") == {"note", "a"}
+    assert names.others("note") == {"ssn"}, "what was there before says nothing"
+    assert names.others("b") == {"c"}, "ssn is back"
+    assert ColumnNames().seen({"id": 1}).after({"note"}, {"ssn"}).moves == [], "ids tell"
+
+
+def test_the_log_tells_which_columns_were_renamed() -> None:
+    """Whatever else had that name before, and however far ahead the catalog is."""
+    names = ColumnNames().told([("SSN", "Note")]).told([("note", "remark")])
+    assert names.logged == [["ssn", "note", "remark"]]
+    assert names.others("ssn") == {"note", "remark"}
+    swapped = names.told([("a", "b"), ("b", "a")]).told([("c", "C")])
+    assert swapped.logged == [*names.logged, ["a", "b"], ["b", "a"]]
+    assert swapped.seen({"id": 1}).after({"x"}, {"y"}).lasting == swapped.lasting
+
+
+def test_what_is_known_of_names_grows_with_their_number_at_most() -> None:
+    names, gone = ColumnNames(), set[str]()
+    for number in range(300):
+        gone.add(f"c{number}")
+        names = names.after({f"c{number + 1}"}, gone).told([(f"d{number}", f"d{number + 1}")])
+    assert len(names.model_dump_json()) < 300 * 40
+    assert names.others("c0") == {f"c{number}" for number in range(1, 301)}
+    grown = names
+    for _ in range(5):  # the same again and again, as a job does it each night, or a log that is read again
+        grown = grown.after({"c300"}, gone).told([("d300", "d0")]).told([("d0", "d300")])
+    assert len(grown.model_dump_json()) < len(names.model_dump_json()) + 20

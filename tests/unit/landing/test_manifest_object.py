@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.errors import FormatError, TransientError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import MANIFESTS, STATES, manifest_path
 from connector.landing.manifest import DumpState, Manifest, SourceIdentity, TableState
 from connector.landing.manifest_object import FEW_BYTES, LandingState, StoredManifest
@@ -65,13 +66,18 @@ DUMPS = st.dictionaries(
 )
 
 
-@given(st.lists(st.tuples(TABLES, DUMPS), min_size=1, max_size=8))
+FORMER = st.dictionaries(
+    NAMES, st.builds(lambda n: ColumnNames(logged=[["a" * n, "b"]]), st.integers(1, 900)), max_size=3
+)
+
+
+@given(st.lists(st.tuples(TABLES, DUMPS, FORMER), min_size=1, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_every_manifest_is_read_as_it_was_committed(history: list[Any]) -> None:
     """Commit a history in which dumps are queued in order, progress, end, and are listed no more."""
     store, committed, queue = MemoryStore(), [], {}
     writer = ManifestWriter(store)
-    for number, (tables, dumps) in enumerate(history, 1):
+    for number, (tables, dumps, former) in enumerate(history, 1):
         for id_, (state, rows, keys) in dumps.items():
             known = queue.setdefault(id_, a_dump(id_, kind="keys" if keys else "full", keys=keys))
             if known is not None and known.active:
@@ -82,7 +88,8 @@ def test_every_manifest_is_read_as_it_was_committed(history: list[Any]) -> None:
         if number % 3 == 0:  # a new agent
             newest = ManifestReader(store).newest()
             writer = ManifestWriter(store, newest[1] if newest else None)
-        committed.append(a_manifest(number, tables, [dump for dump in queue.values() if dump]))
+        listed = [dump for dump in queue.values() if dump]
+        committed.append(a_manifest(number, tables, listed, former_names=former))
         writer.commit(committed[-1])
     reader = ManifestReader(store)
     assert [reader.read(manifest.number) for manifest in committed] == committed

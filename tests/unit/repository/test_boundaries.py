@@ -17,6 +17,7 @@ MERGE_MAY_IMPORT = {
     f"connector.{name}"
     for name in (
         "checksums.definition",
+        "landing.column_names",
         "landing.consumers",
         "landing.format",
         "landing.manifest",

@@ -162,6 +162,9 @@ def test_layouts_and_tables_change_under_load(mariadb: MysqlDatabase, tmp_path: 
             mariadb.execute("ALTER TABLE t DROP extra, RENAME COLUMN first TO renamed")
             mariadb.execute("ALTER TABLE t MODIFY renamed varchar(9) AFTER v")
         wait_caught_up(mariadb, store)
+        names = manifests_in(store)[-1].tables[TableName(mariadb.name, "t")].column_names
+        assert names is not None
+        assert names.logged == [["first", "renamed"]]
         mariadb.execute("CREATE TABLE ghost LIKE t", "INSERT INTO ghost SELECT * FROM t WHERE id % 2")
         mariadb.execute("ALTER TABLE ghost ADD swapped int DEFAULT 9")
         ghost = TableName(mariadb.name, "ghost")  # a table that goes before its first dump stays undumped

@@ -82,7 +82,7 @@ def test_a_renamed_column_is_one_dropped_and_one_added(database: MemoryDatabase,
     assert_every_cut_exact(store, database)
 
 
-@pytest.mark.parametrize("seen_in", ["log", "chunk"])
+@pytest.mark.parametrize("seen_in", ["log", "chunk", "rows to verify"])
 def test_names_that_a_column_has_had_are_known_with_the_first_rows_under_the_later_one(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, seen_in: str
 ) -> None:
@@ -97,10 +97,10 @@ def test_names_that_a_column_has_had_are_known_with_the_first_rows_under_the_lat
         if seen_in == "log":
             touch(database)
         else:
-            ask(agent, store, tables=["public.items"])
+            ask(agent, store, tables=["public.items"], verify=seen_in == "rows to verify")
         layout = database.schema("public.items").id
-        agent.wait(lambda m: m.tables[items].schema_id == layout, "the layout is adopted")
-    first = next(m for m in manifests_in(store) if any(f.schema_id == layout for f in m.files_of(items)))
+        agent.wait(lambda m: any(f.schema_id == layout for f in m.files), "the rows have landed")
+    first = next(m for m in manifests_in(store) if any(f.schema_id == layout for f in m.files))
     names = first.tables[items].column_names
     assert names is not None
     assert names.renamed == {"2": ["a", "b"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from connector.checksums.definition import bucket_schema
 from connector.config import Config
 from connector.config.target_columns import words_of
 from connector.errors import ConfigurationError, TableError
+from connector.landing.column_names import ColumnNames
 from connector.schema import Column as SourceColumn
 from connector.schema import TableComments, TableSchema
 from merge.columns.projection import Projection, projections_of, recorded_projection
@@ -197,12 +199,14 @@ def test_a_column_that_has_the_type_of_a_hidden_one_only_since_that_is_gone_is_r
 def test_a_column_that_the_catalog_has_shown_to_be_a_hidden_one_is_refused(hidden: dict[str, Any]) -> None:
     """It has the name of a dropped one next to it, of its type: it looks as if it had been dropped."""
     layouts = [layout("id ssn Note"), layout("id Note")]
-    for renamed in ([], [{"a", "b"}, {"id", "key"}], [{"ssn", "gone"}]):
-        assert projection(**hidden).schema(layouts[1], layouts, renamed)
-    for landed in layouts:
+    for names in (None, ColumnNames(renamed={"1": ["a", "b"]}, logged=[["ssn", "gone"], ["id", "key"]])):
+        assert projection(**hidden).schema(layouts[1], layouts, names)
+    seen = ColumnNames(renamed={"1": ["a", "b"], "2": ["note", "ssn"]})
+    told, guessed = ColumnNames(logged=[["ssn", "note", "x"]]), ColumnNames(moves=[["-ssn", "+note"]])
+    for landed, names in product(layouts, (seen, told, guessed)):
         with pytest.raises(TableError, match=r"(?i)column 'Note' may be 'ssn'.*catalog or log has shown"):
-            projection(**hidden).schema(landed, layouts, [{"a", "b"}, {"note", "ssn"}])
-    assert projection(**hidden, unmasked=["note"]).schema(layouts[1], layouts, [{"note", "ssn"}])
+            projection(**hidden).schema(landed, layouts, names)
+    assert projection(**hidden, unmasked=["note"]).schema(layouts[1], layouts, seen)
 
 
 def test_what_is_recorded_differs_exactly_if_the_target_does() -> None:

@@ -146,7 +146,7 @@ def test_a_table_that_the_configuration_masks_is_refused(landed: Landed, tmp_pat
     with pytest.raises(DeltatideError, match=r"selects, renames, masks or filters.*name landing and source"):
         DeltatideSource({"config": str(tmp_path / "shop.toml"), "table": T}).schema()
     (tmp_path / "shop.toml").write_text("\n".join(lines).replace(T, T.upper()))
-    with pytest.raises(DeltatideError, match="says which columns or rows.*but the table's name is"):
+    with pytest.raises(DeltatideError, match=r"says which columns or rows.*but the table's name is"):
         DeltatideSource({"config": str(tmp_path / "shop.toml"), "table": T}).schema()
 
 

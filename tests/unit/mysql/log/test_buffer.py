@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from connector.errors import BugError, PreconditionError, TransientError
-from connector.landing.event_batch import EventBatch, QuarantineNotice
+from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.segment import pack_position
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
@@ -233,6 +233,22 @@ def test_a_column_that_is_in_the_catalog_again_is_first_reported_gone() -> None:
         (["id"], 0),
         (["id", "now"], 0),
     ]
+
+
+def test_columns_that_are_renamed_are_told_whatever_the_catalog_shows_and_becomes_of_the_table() -> None:
+    """By then the catalog may have columns of the same names again, in the same places."""
+    log = Log()
+    for statement in ("DROP now", "RENAME COLUMN id TO now", "ADD id int FIRST"):
+        log.gtid()
+        log.query(f"ALTER TABLE t {statement}")
+    log.gtid()
+    log.query("INSERT INTO t VALUES (1)")
+    found = [*log.buffer.take().decode()]
+    assert [(each.table.name, each.names) for each in found if isinstance(each, ColumnsRenamed)] == [
+        ("t", (("id", "now"),))
+    ]
+    assert [each.table.name for each in found if isinstance(each, QuarantineNotice)] == ["t"]
+    assert not any(isinstance(each, ColumnsRenamed) for each in log.buffer.take().decode())
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE t ADD now int", "RENAME TABLE t TO x, y TO t"])

@@ -89,6 +89,21 @@ def test_an_alter_that_drops_no_index_names_none(clauses: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("clauses", "renamed"),
+    [
+        ("DROP note, RENAME COLUMN ssn TO note, ADD ssn text", [("ssn", "note")]),
+        ("RENAME COLUMN IF EXISTS `to` TO `a b`, RENAME COLUMN x TO y", [("to", "a b"), ("x", "y")]),
+        ("CHANGE COLUMN IF EXISTS a t.`b` int AFTER c, CHANGE `c` d text", [("a", "b"), ("c", "d")]),
+        ("CHANGE a A int, RENAME TO u, RENAME INDEX i TO j, DROP c", []),
+        ("RENAME COLUMN a /*!80000 TO b */", [("a", "b")]),
+    ],
+)
+def test_an_alter_names_what_columns_are_renamed_to(clauses: str, renamed: list[tuple[str, str]]) -> None:
+    (effect,) = [e for e in statement_effects(f"ALTER TABLE t {clauses}", "d") if e.kind == "columns"]
+    assert [*effect.renamed] == renamed
+
+
+@pytest.mark.parametrize(
     ("clauses", "columns"),
     [
         ("DROP COLUMN c, DROP INDEX i, DROP `D`, ALTER e DROP DEFAULT", ("c", "D")),
