@@ -77,7 +77,7 @@ def test_a_refresh_says_what_it_did_and_fails_with_a_view(config: str) -> None:
     assert "views.few: refreshed incrementally, 3 rows, 0.0 s" in run("refresh", "few", "-c", config).output
     done = run("refresh", "same", "-c", config)
     assert (ASKED[-1], done.exit_code) == ((["same"], False), 0)
-    assert done.output == "nothing to refresh as of manifest 12: --full does it anyway\n"
+    assert done.output == "nothing to refresh as of manifest 12: --full refreshes it anyway\n"
     assert json.loads(run("refresh", "same", "--json", "-c", config).output)["views"][0]["manifest"] == 12
 
 
