@@ -46,7 +46,7 @@ def test_a_merge_that_was_killed_is_finished_by_the_next(shop: Installation, spa
     finish(shop, spark)
 
 
-@pytest.mark.soak  # two at once: spark/test_job.py, spark/lake/test_log_store.py
+@pytest.mark.soak  # two at once: spark/test_job.py, spark/spark/test_log_store.py
 def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: Any) -> None:
     capture(shop, seed=43)
     until = shop.newest.number
