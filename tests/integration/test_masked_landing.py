@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from connector.config import Config
+from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
 from tests.support.agent.captured import CapturedDatabase, landed_tables
 from tests.support.source.tested_database import KINDS, TestedDatabase
+from tests.support.waiting import wait_until
 
 SALT = "a salt of sixteen characters"
 SECRETS = ("example.org", "12345678", "classified", "2026-02-0")
@@ -33,7 +35,7 @@ def masking(captured: CapturedDatabase, table: TableName, salt: str = SALT) -> C
     said["lake"] = {**said["lake"], "salt": salt}
     said["tables"] = {
         str(table): {
-            "columns": ["id", "mail", "card", "born", "note"],
+            "columns": ["id", "mail", "card", "born", "note", "code"],
             "mask": {"mail": "sha256", "born": "sha256", "card": "keep last 4", "note": "null"},
             "mask_before_landing": True,
         }
@@ -66,6 +68,12 @@ def everything(captured: CapturedDatabase) -> str:
     return "\n".join(found)
 
 
+def quarantined(captured: CapturedDatabase, table: TableName) -> bool:
+    newest = newest_manifest(captured.store)
+    reason = newest.tables[table].reason if newest is not None else None
+    return reason == "column 'code' was 'card', which lands masked"
+
+
 def test_nothing_that_is_hidden_lands_from_dump_or_log(
     tested: TestedDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,16 +82,16 @@ def test_nothing_that_is_hidden_lands_from_dump_or_log(
     captured.config = masking(captured, table)
     tested.script(
         "CREATE TABLE people (id int PRIMARY KEY, mail varchar(40), card varchar(20), born date, note text,"
-        " secret varchar(20));"
+        " code varchar(20), secret varchar(20));"
         "INSERT INTO people VALUES"
-        " (1, '1@example.org', '123456780001', '2026-02-01', 'classified', 'classified')"
+        " (1, '1@example.org', '123456780001', '2026-02-01', 'classified', 'open', 'classified')"
     )
     with captured.running():
         captured.wait_settled()
         tested.script(
             "INSERT INTO people VALUES"
-            " (2, '2@example.org', '123456780002', '2026-02-02', 'classified', 'classified'),"
-            " (3, 'x@example.org', '123456789999', '2026-02-09', 'classified', 'classified');"
+            " (2, '2@example.org', '123456780002', '2026-02-02', 'classified', 'open', 'classified'),"
+            " (3, 'x@example.org', '123456789999', '2026-02-09', 'classified', 'open', 'classified');"
             "UPDATE people SET mail = '3@example.org', card = '123456780003', born = '2026-02-03'"
             " WHERE id = 3"
         )
@@ -103,3 +111,9 @@ def test_nothing_that_is_hidden_lands_from_dump_or_log(
     assert landed_rows(captured, table) == [
         expected(key, "another salt of sixteen characters") for key in (1, 2, 3)
     ]
+    for statement in ("DROP COLUMN code", "RENAME COLUMN card TO code", "ADD COLUMN card varchar(20)"):
+        tested.script(f"ALTER TABLE people {statement}")  # the agent reads that once all of it is done
+    tested.script("UPDATE people SET note = 'changed'")
+    with captured.running():
+        wait_until(lambda: quarantined(captured, table), "the masked column has another name")
+    assert not [secret for secret in SECRETS if secret in everything(captured)]
