@@ -148,7 +148,7 @@ class Phases:
 
 
 def _successors(agent: Agent) -> list[str]:
-    """Return what an agent may do after a phase: `connector.agent._run_once` and `Capture.run`."""
+    """Return what an agent may do after a phase: `connector.agent._Agent` and `Capture.run`."""
     more = ["commit"] if agent.commits else []
     return {
         "acquire": ["load", *(["hesitate", "release"] if agent.hesitates else [])],
