@@ -44,6 +44,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from connector import failpoint
+from connector.landing.file_groups import groups_of
 from connector.landing.format import COMPACTION, block_of, compacted_path, schema_path
 from connector.landing.manifest import CompactedBlock, CompactedTable, LandedFile
 from connector.landing.manifest_object import CompactionProgress, StoredManifest
@@ -237,19 +238,13 @@ def groups(manifests: Sequence[StoredManifest], before: tuple[int, int]) -> list
         if file.kind == "log" and file.bytes < SMALL_BYTES and late:
             found.setdefault((file.table, file.schema_id, file.partial, file.truncates), []).append(file)
     ordered = (sorted(files, key=lambda file: (file.first, file.last)) for files in found.values())
-    parts = [part for files in ordered for part in _parts(files) if len(part) > FEW_FILES]
+    parts = [
+        part
+        for files in ordered
+        for part in groups_of(files, lambda file: file.bytes, TARGET_BYTES)
+        if len(part) > FEW_FILES
+    ]
     return sorted(parts, key=lambda part: part[0].first)
-
-
-def _parts(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
-    """Split files into parts of about `TARGET_BYTES`."""
-    part: list[LandedFile] = []
-    for file in files:
-        part.append(file)
-        if sum(f.bytes for f in part) >= TARGET_BYTES:
-            yield part
-            part = []
-    yield part
 
 
 def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:

@@ -5,16 +5,18 @@ Flow: range (two offsets) -> parts with their layouts, planned in one process ->
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import TypeVar
 
 import pyarrow as pa
 
 from connector.config import LandingConfig
 from connector.errors import ConfigurationError, GapError
 from connector.landing.consumers import Consumer, record_path
-from connector.landing.manifest import Manifest
+from connector.landing.file_groups import groups_of
+from connector.landing.manifest import LandedFile, Manifest
 from connector.maintenance.retention import History
 from connector.position import Moment
 from connector.reading.change_log import ChangeLog, Offset, Part
@@ -23,10 +25,17 @@ from connector.schema import TableName, TableSchema
 from connector.store.factory import open_store
 from connector.store.protocol import Store
 
+T = TypeVar("T")
+
 PARTITION_BYTES = 16 << 20
 """What one task reads at least, if there is that much. All of its files but the last are smaller than this,
 so several may be in memory at once.
 """
+
+
+def groups_for_tasks(items: Iterable[T], file_of: Callable[[T], LandedFile]) -> Iterator[list[T]]:
+    """Split items, each of one landing file, into what one task each reads."""
+    return groups_of(items, lambda item: file_of(item).bytes, PARTITION_BYTES)
 
 
 @dataclass(frozen=True)
@@ -88,11 +97,7 @@ class OpenChanges:
         parts = self.log.parts(start, end)
         ids = {part.file.schema_id for part in parts}
         layouts = {id_: read_layout(self._store, self._table, id_) for id_ in ids}
-        groups: list[list[Part]] = []
-        for part in parts:
-            if not groups or sum(p.file.bytes for p in groups[-1]) >= PARTITION_BYTES:
-                groups.append([])
-            groups[-1].append(part)
+        groups = groups_for_tasks(parts, lambda part: part.file)
         return [Files(tuple(g), {p.file.schema_id: layouts[p.file.schema_id] for p in g}) for g in groups]
 
     def record(self, consumer: str, offset: Offset) -> None:

@@ -12,7 +12,7 @@ dump, since each key in its chunks has a row at or after the dump's position onc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -31,7 +31,7 @@ from connector.position import Position, format_position
 from connector.reading.change_log import Part
 from connector.reading.change_rows import read_layout, read_rows
 from connector.reading.landed_manifests import LandedManifests, newest_in
-from connector.reading.table_changes import PARTITION_BYTES
+from connector.reading.table_changes import groups_for_tasks
 from connector.schema import Column, TableName, TableSchema, fold
 from connector.store.factory import open_store
 from merge.lake.schema import wider
@@ -333,20 +333,9 @@ def _truncates(store: Store, plan: TablePlan, layouts: Mapping[str, TableSchema]
 def _parts(plan: TablePlan, counts: Position) -> Iterator[str]:
     """Describe what each task reads; events before `counts` don't count."""
     for files, after in ((plan.files, None), (plan.again, plan.low)):
-        for group in _groups(files):
+        for group in groups_for_tasks(files, lambda file: file):
             part = {"files": [file.model_dump(mode="json") for file in group], "from": counts, "after": after}
             yield json.dumps(part)
-
-
-def _groups(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
-    group: list[LandedFile] = []
-    for file in files:
-        group.append(file)
-        if sum(each.bytes for each in group) >= PARTITION_BYTES:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _field(cdc: pa.StructArray, name: str) -> pa.Array:
