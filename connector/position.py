@@ -49,7 +49,18 @@ def format_position(lsn: int, kind: str) -> str:
     """Format a position as users of its kind of source know it: an LSN, or a binlog's file and offset."""
     if kind == "postgres":
         return format_lsn(lsn)
-    return f"binlog file {lsn >> 32} offset {lsn & 0xFFFFFFFF}"
+    file_number, offset = unpack_binlog_position(lsn)
+    return f"binlog file {file_number} offset {offset}"
+
+
+def pack_binlog_position(file_number: int, offset: int) -> int:
+    """Pack a binlog file's number and an offset in it into a position's `lsn`."""
+    return file_number << 32 | offset
+
+
+def unpack_binlog_position(lsn: int) -> tuple[int, int]:
+    """Return the binlog file's number and the offset of a position's `lsn`."""
+    return lsn >> 32, lsn & 0xFFFFFFFF
 
 
 def parse_lsn(text: str) -> int:

@@ -29,7 +29,6 @@ from pymysql.connections import Connection
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit, Manifest
 from connector.mysql import log_identity
-from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
@@ -38,6 +37,7 @@ from connector.mysql.log.scan import begins, transactions
 from connector.mysql.log.stream import BinlogStream
 from connector.mysql.log_identity import to_datetime
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
+from connector.position import pack_binlog_position, unpack_binlog_position
 from connector.schema import TableName
 from connector.source import ResumePoint
 
@@ -78,7 +78,7 @@ def continuation(
     before = parse(_executed_before(connection, server, file))
     if diverged := why_diverged(before, landed, needed_there, partial(open_file, file), captured):
         return diverged
-    return file, ResumePoint(pack_position(file.number, 4), (), gtids, server.uuid, needed)
+    return file, ResumePoint(pack_binlog_position(file.number, 4), (), gtids, server.uuid, needed)
 
 
 def why_diverged(
@@ -325,7 +325,7 @@ def gtids_at(
     landed = MariadbGtids.parse(gtids, needed=needed)
     if not may_be_ahead:
         return landed
-    offset = unpack_position(resume_point.position)[1]
+    offset = unpack_binlog_position(resume_point.position)[1]
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
     if here is None or here[0] is None:
         raise TransientError(f"the server can't resolve the GTIDs at {file} {offset}")

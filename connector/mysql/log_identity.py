@@ -18,13 +18,13 @@ from datetime import datetime, timedelta, timezone
 
 from connector.errors import BugError, TransientError
 from connector.landing.manifest import LastCommit
-from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.log import events
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import BODY, FILE_START, FLAGS, TYPE, header_of
 from connector.mysql.log.stream import SILENCE_SECONDS, BinlogStream, LogEndedError, UnreadableLogError
 from connector.mysql.server import LogFile, format_binlog_position
 from connector.mysql.state_tables import RecordedFile
+from connector.position import pack_binlog_position, unpack_binlog_position
 
 _GARBAGE = (BugError, IndexError, ValueError, OverflowError)
 """Errors from parsing a begin where no event begins."""
@@ -42,7 +42,7 @@ def why_position_gone(
 
     `recorded_file`: the file that was being read; `created`: returns a file's creation time by its name.
     """
-    number, offset = unpack_position(position)
+    number, offset = unpack_binlog_position(position)
     if number not in files:
         first, last = min(files), max(files)
         return f"binlog file {number} is gone (files {first} to {last} exist): purged, reset or another log"
@@ -70,7 +70,7 @@ def of_transaction(lsn: int, begin: Begin) -> LastCommit:
 def of_file(number: int, created: int) -> LastCommit:
     """Return the `LastCommit` of a file without transactions; `created` is in seconds since 1970."""
     begun = to_datetime(created * 1_000_000)
-    return LastCommit(position=pack_position(number, FILE_START), txid=_FILE, committed_at=begun)
+    return LastCommit(position=pack_binlog_position(number, FILE_START), txid=_FILE, committed_at=begun)
 
 
 def is_named(last: LastCommit) -> bool:
@@ -122,7 +122,7 @@ def unreadable(stream: BinlogStream, position: int) -> str | None:
 
 def _first(stream: BinlogStream, position: int) -> LastCommit | None:
     """Read the file or transaction that begins at a position; None if neither does."""
-    number, offset = unpack_position(position)
+    number, offset = unpack_binlog_position(position)
     tail, deadline = 0, time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < deadline:
         for packet in stream.fetch(1.0):

@@ -2,8 +2,8 @@
 
 Invariant: what is known of a session's server holds while that session lives. Reopened, it may lead to
 another server, possibly of another database: nothing is written there, and no log begun, before that is
-checked. Invariant: a position (`pack_position`) is only made from offsets below 4 GiB. A file exceeds that
-only within one transaction, after which the server moves on to the next file.
+checked. Invariant: a position (`pack_binlog_position`) is only made from offsets below 4 GiB. A file exceeds
+that only within one transaction, after which the server moves on to the next file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from pymysql.cursors import DictCursor
 
 from connector.config import SourceConfig
 from connector.errors import LogFilteredError, LogOffError, TransientError
-from connector.mysql.codec.segment import pack_position
 from connector.mysql.connection import alive, close, connect, driver_errors, row, rows
-from connector.position import format_position
+from connector.position import format_position, pack_binlog_position
 
 MAX_OFFSET = (1 << 32) - 1
 
@@ -209,7 +208,7 @@ def number_of(name: str) -> int:
 
 def position_of(name: str, offset: int) -> int:
     """Return the position for an offset in a file; an offset beyond 4 GiB counts as the last one below."""
-    return pack_position(number_of(name), min(offset, MAX_OFFSET))
+    return pack_binlog_position(number_of(name), min(offset, MAX_OFFSET))
 
 
 def format_binlog_position(position: int) -> str:

@@ -29,7 +29,6 @@ from connector.landing.manifest import Manifest, SourceIdentity
 from connector.logged_table import LoggedTable, Positions
 from connector.mysql import catalog, failover, log_identity, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
-from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
@@ -49,7 +48,7 @@ from connector.mysql.server import (
 )
 from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.mysql.table_ids import TableIds, with_notes
-from connector.position import Position
+from connector.position import Position, pack_binlog_position, unpack_binlog_position
 from connector.schema import TableName
 from connector.source import (
     CatalogSnapshot,
@@ -254,7 +253,7 @@ class MysqlSource:
     ) -> str | None:
         """Return why the log up to `resume_point` is not the log that was read; GTIDs can't disprove that."""
         last = resume_point.last_commit
-        if last is None or unpack_position(last.position)[0] not in files:
+        if last is None or unpack_binlog_position(last.position)[0] not in files:
             return None
         return log_identity.why_different(self._stream_of(here, files, last.position), last)
 
@@ -263,13 +262,13 @@ class MysqlSource:
     ) -> str | None:
         """Return why the log after `resume_point` can't be read, if a reader has already failed there."""
         torn = self._reader and self._reader.unreadable_at
-        if not torn or torn < resume_point.position or unpack_position(torn)[0] not in files:
+        if not torn or torn < resume_point.position or unpack_binlog_position(torn)[0] not in files:
             return None
         return log_identity.unreadable(self._stream_of(here, files, torn), torn)
 
     def _stream_of(self, here: Server, files: Mapping[int, LogFile], position: int) -> BinlogStream:
         """Open the log at a position, up to its end."""
-        number, offset = unpack_position(position)
+        number, offset = unpack_binlog_position(position)
         connection = self._connect_to(here, replication=True)
         return BinlogStream(connection, here, files[number].name, offset, 0)
 
@@ -288,7 +287,7 @@ class MysqlSource:
             files,
             known,
             missing_gtids=lambda gtids: self._missing_gtids(connection, here, gtids),
-            open_file=lambda file: self._stream_of(here, files, pack_position(file.number, 4)),
+            open_file=lambda file: self._stream_of(here, files, pack_binlog_position(file.number, 4)),
             captured=partial(captures, self._config),
         )
         if isinstance(found, str):
@@ -316,7 +315,7 @@ class MysqlSource:
         server = self._session.server
         if self._trusted not in (None, server.uuid):
             raise TransientError(f"source.url points to server {server.uuid} now, not to {self._trusted}")
-        number, offset = unpack_position(resume_point.position)
+        number, offset = unpack_binlog_position(resume_point.position)
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection)
             self._state_tables.create(connection)
@@ -344,7 +343,7 @@ class MysqlSource:
         side = self._connect_to(server)
         try:
             captured = self._captured(side, server)
-            offset = unpack_position(resume_point.position)[1]
+            offset = unpack_binlog_position(resume_point.position)[1]
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.
                 executed = partial(self._executed_at, side, server, file, offset)

@@ -67,22 +67,12 @@ _LEAST_BYTES = 27
 """Header, table id and flags."""
 
 
-def pack_position(file_number: int, offset: int) -> int:
-    """Pack a binlog file's number and an offset in it into a position's `lsn`."""
-    return file_number << 32 | offset
-
-
-def unpack_position(lsn: int) -> tuple[int, int]:
-    """Return the binlog file's number and the offset of a position's `lsn`."""
-    return lsn >> 32, lsn & 0xFFFFFFFF
-
-
 @dataclass
 class Transactions:
     """A segment's transactions, each by the index of its first event, ascending.
 
-    `lsns`: `pack_position` of the transaction's start (its GTID event). `committed`: microseconds since 1970.
-    `txids`: its GTID, or None.
+    `lsns`: `pack_binlog_position` of the transaction's start (its GTID event). `committed`: microseconds
+    since 1970. `txids`: its GTID, or None.
     """
 
     starts: array[int] = field(default_factory=lambda: array("q"))

@@ -25,8 +25,7 @@ from connector.errors import BugError
 from connector.landing.manifest import LastCommit
 from connector.mysql import log_identity
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
-from connector.mysql.codec.segment import pack_position as pack
+from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions
 from connector.mysql.gtid import Gtids
 from connector.mysql.log import events
 from connector.mysql.log.ddl_effects import DdlEffects, UnloggedSpan
@@ -52,7 +51,7 @@ from connector.mysql.log.pending_events import EVENT_OVERHEAD, PendingRows, anno
 from connector.mysql.log.schema_cache import SchemaCache
 from connector.mysql.log.transaction_payload import Payload
 from connector.mysql.server import MAX_OFFSET
-from connector.position import Position
+from connector.position import Position, pack_binlog_position, unpack_binlog_position
 from connector.schema import TableName
 from connector.source import ResumePoint
 
@@ -166,7 +165,7 @@ class LogBuffer:
                     break
             offset = end
             if groups.open is None and kind != STOP:  # a reader that resumes here must see the STOP
-                self.position = pack(files.file, offset)
+                self.position = pack_binlog_position(files.file, offset)
         files.offset, groups.ordinal = offset, ordinal
         pending.bytes += size
 
@@ -323,7 +322,7 @@ class LogBuffer:
         lsn, begun = self._groups.last
         if isinstance(begun, Begin):
             return log_identity.of_transaction(lsn, begun)
-        return log_identity.of_file(unpack_position(lsn)[0], begun)
+        return log_identity.of_file(unpack_binlog_position(lsn)[0], begun)
 
     def take_unlogged(self) -> list[UnloggedSpan]:
         """Take unlogged changes to record at the source, or else to pass to `report_unlogged_quarantine`."""

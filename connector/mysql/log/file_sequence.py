@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from connector.errors import TransientError
-from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.log.packet import BASE, FILE_START, TYPE, end_of
 from connector.mysql.server import MAX_OFFSET
+from connector.position import pack_binlog_position, unpack_binlog_position
 
 
 class FileSequence:
@@ -37,7 +37,7 @@ class FileSequence:
     """
 
     def __init__(self, position: int) -> None:
-        self.file, self.offset = unpack_position(position)
+        self.file, self.offset = unpack_binlog_position(position)
         self.created: int | None = None
         self.stopped = False
         self.rotated = False
@@ -49,7 +49,7 @@ class FileSequence:
     @property
     def position(self) -> int:
         """The position of the next event."""
-        return pack_position(self.file, self.offset)
+        return pack_binlog_position(self.file, self.offset)
 
     def advance(self, packet: bytes) -> None:
         """Move past an event that is in the file."""

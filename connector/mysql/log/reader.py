@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from connector.codec.log_segment import LogSegment
 from connector.errors import TransientError
 from connector.landing.manifest import InvisibleCommit
-from connector.mysql.codec.segment import MysqlSegment, unpack_position
+from connector.mysql.codec.segment import MysqlSegment
 from connector.mysql.connection import close, driver_errors
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
@@ -31,6 +31,7 @@ from connector.mysql.server import (
     position_of,
 )
 from connector.mysql.state_tables import RecordedFile, StateTables
+from connector.position import unpack_binlog_position
 
 POLL_SECONDS = 2.0
 """Interval between queries for the end of the log."""
@@ -206,7 +207,7 @@ class MysqlLogReader:
             )
 
     def _distance(self, position: int, name: str, offset: int) -> int:
-        number, ours = unpack_position(position)
+        number, ours = unpack_binlog_position(position)
         if position_of(name, offset) <= position:
             return 0
         if position_of(name, 0) >> 32 == number:

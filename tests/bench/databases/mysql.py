@@ -12,9 +12,9 @@ import pymysql
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
 from connector.errors import PreconditionError
-from connector.mysql.codec.segment import unpack_position
 from connector.mysql.connection import parse_url
 from connector.mysql.server import end_of_log, find_server, position_of
+from connector.position import unpack_binlog_position
 from tests.bench.databases.database import Database, Server, SqlTables, timed
 from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root, is_mysql
 
@@ -81,7 +81,7 @@ class MysqlDatabase(SqlTables):
 
     def decode_log(self, url: str, end: int) -> float:
         """Decode the log file with mariadb-binlog or mysqlbinlog, output discarded; return the seconds."""
-        (first, start), (last, stop) = unpack_position(self._mark), unpack_position(end)
+        (first, start), (last, stop) = unpack_binlog_position(self._mark), unpack_binlog_position(end)
         if first != last:
             raise PreconditionError(f"the log goes from file {first} to file {last}")
         program, file = self._decoder(f"binlog.{first:06}")

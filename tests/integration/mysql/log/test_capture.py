@@ -10,10 +10,10 @@ import pytest
 
 from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
-from connector.mysql.codec.segment import unpack_position
 from connector.mysql.log import reader
 from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.server import end_of_log
+from connector.position import unpack_binlog_position
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.support.agent.captured import landed_tables
@@ -106,7 +106,7 @@ def test_a_global_read_lock_ends_no_reading(
         return end_of_log(*arguments)
 
     def recorded() -> bool:
-        number = unpack_position(mariadb.end_of_log())[0]
+        number = unpack_binlog_position(mariadb.end_of_log())[0]
         return mariadb.execute("SELECT max(log_file) FROM deltatide.watermark") == [(number,)]
 
     monkeypatch.setattr(reader, "end_of_log", counted)

@@ -17,8 +17,8 @@ from connector.capture.gaps import resume_point_of
 from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError, PreconditionError
 from connector.landing.manifest_store import newest_manifest
-from connector.mysql.codec.segment import unpack_position
 from connector.mysql.log.stream import replica_id
+from connector.position import unpack_binlog_position
 from connector.source import ResumePoint
 from tests.support.agent.mysql_agents import (
     agent,
@@ -77,7 +77,10 @@ def assert_no_failover(database: MysqlDatabase, resume_point: ResumePoint) -> No
     """Its file is shorter now; or not there yet; or purged: others may have its GTIDs."""
     source = source_of(database)
     last = database.execute("SHOW BINARY LOGS")[-1][0]
-    assert unpack_position(database.end_of_log())[0] == unpack_position(resume_point.position)[0] + 1
+    assert (
+        unpack_binlog_position(database.end_of_log())[0]
+        == unpack_binlog_position(resume_point.position)[0] + 1
+    )
     found = source.check_resumable(resume_point)
     assert isinstance(found, str)
     assert "reset" in found
@@ -112,7 +115,7 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     put_back(server, copy)
     for n in range(20):
         restored.execute(f"UPDATE t SET v = 'kept {n}' WHERE id > 400")
-    assert unpack_position(restored.end_of_log())[0] == unpack_position(landed.position)[0]
+    assert unpack_binlog_position(restored.end_of_log())[0] == unpack_binlog_position(landed.position)[0]
     assert restored.end_of_log() > landed.position > idle.position
     source = source_of(restored)
     for resume_point in (resume_point_of(idle), resume_point_of(landed)):

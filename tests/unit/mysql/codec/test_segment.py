@@ -17,9 +17,10 @@ from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.mysql.codec import rows_event as rows_module
 from connector.mysql.codec import segment as segment_module
 from connector.mysql.codec.rows_event import make_truncate_event
-from connector.mysql.codec.segment import MysqlSegment, SegmentLayout, Transactions, pack_position
+from connector.mysql.codec.segment import MysqlSegment, SegmentLayout, Transactions
 from connector.mysql.codec.table_map import parse_table_map
 from connector.mysql.codec.types import type_of_catalog
+from connector.position import pack_binlog_position
 from connector.schema import TableName
 from connector.source import ResumePoint
 from tests.unit.mysql import reference_mysql as reference
@@ -222,7 +223,7 @@ class Written:
         events = self.events if events is None else events
         mapped = parse_table_map(reference.table_map(7, self.columns, key=[0]), mariadb=False)
         transactions = Transactions()
-        transactions.add(0, pack_position(3, 4), 1_700_000_000_000_000, "uuid:1")
+        transactions.add(0, pack_binlog_position(3, 4), 1_700_000_000_000_000, "uuid:1")
         layout = SegmentLayout(0, 7, mapped, mapped.schema())
         return MysqlSegment(
             1, ResumePoint(99), None, events, range(len(events)), transactions, [layout], **options
@@ -308,7 +309,7 @@ def test_histories_land_as_they_were_written(few_events, written):
         (r["_cdc"]["op"], r["_cdc"]["seq"], [r[n] for n in names], r["_cdc"]["unchanged"]) for r in found
     ] == [(op, seq, values, unchanged) for op, seq, values, unchanged in written.rows]
     assert all(r["_cdc"]["raw"] is None for r in found)
-    assert {(r["_cdc"]["lsn"], r["_cdc"]["txid"]) for r in found} == {(pack_position(3, 4), "uuid:1")}
+    assert {(r["_cdc"]["lsn"], r["_cdc"]["txid"]) for r in found} == {(pack_binlog_position(3, 4), "uuid:1")}
 
 
 @given(written=histories(), base=st.integers(0, 3), tail=st.integers(0, 4), window=st.integers(1, 4))
@@ -335,7 +336,7 @@ def test_a_vector_of_mariadb_is_a_varying_binary_in_the_log(dimensions, prefix):
         (type_.landing, type_.type_name) for type_ in of_catalog
     ]
     transactions = Transactions()
-    transactions.add(0, pack_position(3, 4), 0, None)
+    transactions.add(0, pack_binlog_position(3, 4), 0, None)
     layout = SegmentLayout(0, 7, mapped, mapped.schema())
     (row,) = landed(MysqlSegment(1, ResumePoint(99), None, [event], [0], transactions, [layout]))
     assert (row["v"], row["b"]) == (value.hex().upper(), value)
@@ -382,7 +383,7 @@ def test_a_damaged_event_quarantines_the_table(written, data):
         assert sum(b.table.num_rows for b in found) < len(written.rows)
     else:
         assert found[-1].table == TableName("d", "t")
-        assert found[-1].lsn == pack_position(3, 4)
+        assert found[-1].lsn == pack_binlog_position(3, 4)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type_name)

@@ -12,14 +12,13 @@ import pytest
 from connector.errors import BugError, PreconditionError, TransientError
 from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
-from connector.mysql.codec.segment import pack_position
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
 from connector.mysql.codec.types import LONG, ColumnType
 from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.schema_cache import ResolvedLayout
-from connector.position import Position
+from connector.position import Position, pack_binlog_position
 from connector.schema import TableName
 
 SECONDS = 1_700_000_000
@@ -76,7 +75,7 @@ class Log:
 
     def open(self, file: int, offset: int, tail: int) -> None:
         """Open the log, again with what was found out before."""
-        position = pack_position(file, offset)
+        position = pack_binlog_position(file, offset)
         self.buffer = LogBuffer(
             1, position, SchemaCache(), self.gtids, cut_off=self.cut_off, prepared=self.prepared
         )
@@ -143,7 +142,7 @@ class Log:
 
     @property
     def end(self) -> int:
-        return pack_position(self.file, self.offset)
+        return pack_binlog_position(self.file, self.offset)
 
     def taken(self) -> list[tuple[str, int | None, int, int]]:
         """Operation, key, lsn and seq of what is whole."""
@@ -478,7 +477,7 @@ def test_a_file_that_ended_without_saying_so_is_followed_by_the_next() -> None:
     log = Log()
     log.transaction(1)
     log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
-    assert log.buffer.position == pack_position(8, 4)
+    assert log.buffer.position == pack_binlog_position(8, 4)
 
 
 @pytest.mark.parametrize("created", [0, SECONDS])
@@ -543,7 +542,7 @@ def test_what_was_read_last_is_named_by_the_position_where_it_begins() -> None:
     log = Log()
     log.transaction(1)
     log.restart()
-    file = LastCommit(position=pack_position(8, 4), txid="begin of the file", committed_at=at)
+    file = LastCommit(position=pack_binlog_position(8, 4), txid="begin of the file", committed_at=at)
     assert log.buffer.take().end.last_commit == file
 
 
@@ -559,7 +558,7 @@ def test_what_grows_a_file_beyond_4_gib_is_one_transaction_until_the_next_file()
     part = log.buffer.take_open()
     log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
     log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
-    assert log.buffer.position == pack_position(8, 4)
+    assert log.buffer.position == pack_binlog_position(8, 4)
     rest = landed(log.buffer.take())
     assert part is not None
     assert [(key, lsn) for _, key, lsn, _ in landed(part) + rest] == [(2, start), (3, start), (4, start)]
