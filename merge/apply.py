@@ -49,10 +49,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, DELETE
-from merge.key_pruning import WIDENED, key_conditions
+from merge.key_pruning import key_conditions
 from merge.keys import TargetLayout, keys_equal
 from merge.lake.commits import USER_METADATA, Mark
 from merge.lake.target import Target, TargetState
+from merge.lake.widened import WIDENED
 from merge.reconcile import TARGET_FIELDS
 from merge.spark.session_settings import applied_settings
 from merge.sql_formatting import listed, position, quoted, text

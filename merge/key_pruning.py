@@ -49,10 +49,6 @@ GAPS = 15
 GAP_SHARE = 1 / 64
 """Ranges are split at up to this many gaps, each of at least this share of all that the keys span."""
 
-WIDENED = {"spark.sql.parquet.filterPushdown.decimal": "false"}
-"""For a table with a widened column: Spark fails when it pushes down a decimal that is longer than the type
-of an older Parquet file. Delta still skips files."""
-
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 """Types whose equal values have equal hashes: no floats, no strings with a collation."""

@@ -5,12 +5,21 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
@@ -32,10 +41,10 @@ from merge.lake.target import (
     ownership_error,
     read_state,
     require_landed,
-    table_id,
     table_name,
     targets_of,
 )
+from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.missing_columns import INCOMPLETE
 from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
@@ -73,11 +82,24 @@ def as_printed(frame: DataFrame) -> DataFrame:
     numbered = frame.toDF(*map(str, range(len(frame.columns))))  # two columns may have one name
     columns = []
     for number, field in enumerate(frame.schema):
-        type_ = re.sub(r"\btimestamp\b", "string", field.dataType.simpleString())
+        type_ = _with_texts(field.dataType)
         column = numbered[str(number)]
-        changed = column if type_ == field.dataType.simpleString() else column.cast(type_)
+        changed = column if type_ == field.dataType else column.cast(type_)
         columns.append(changed.alias(field.name))
     return numbered.select(*columns)
+
+
+def _with_texts(type_: DataType) -> DataType:
+    """Return a type with text in place of instants."""
+    if isinstance(type_, TimestampType):
+        return StringType()
+    if isinstance(type_, ArrayType):
+        return ArrayType(_with_texts(type_.elementType), type_.containsNull)
+    if isinstance(type_, MapType):
+        return MapType(_with_texts(type_.keyType), _with_texts(type_.valueType), type_.valueContainsNull)
+    if isinstance(type_, StructType):
+        return StructType([StructField(f.name, _with_texts(f.dataType), f.nullable) for f in type_.fields])
+    return type_
 
 
 @dataclass(frozen=True)
@@ -170,7 +192,7 @@ def _begin(
     if frontier.version is None and state is not None:
         recorded = recorded_frontiers(spark, config, target.table, state.id, frontier.manifest)
         frontier = recorded[0] if recorded else frontier
-    frame = None if state is None else _continuing(spark, config, landing, target, state.id, frontier)
+    frame = None if state is None else _continuing(spark, config, landing, target, state, frontier)
     return Begun(target, frontier, state, frame)
 
 
@@ -196,20 +218,25 @@ def _brought_up(landing: LandingZone, config: Config, begun: Begun, newest: Mani
 
 
 def _continuing(
-    spark: SparkSession, config: Config, landing: LandingZone, target: Target, id_: str, frontier: Frontier
+    spark: SparkSession,
+    config: Config,
+    landing: LandingZone,
+    target: Target,
+    state: TargetState,
+    frontier: Frontier,
 ) -> DataFrame | None:
-    """Return the Delta table in its current version; None if that (its id: `id_`) does not continue.
+    """Return the Delta table in its current version; None if that does not continue.
 
     Commits of manifests before the frontier's are this landing zone's, as the cut that names it is.
     """
-    if frontier.version is not None and frontier.id != id_:
+    if frontier.version is not None and frontier.id != state.id:
         return None
     commits = read_commits(spark, target, config.source.name, frontier, target.built_with)
     last = commits.last
     vouched = frontier.version is not None and last is not None and last.manifest < frontier.manifest
     if commits.why_broken is not None or not (vouched or is_from_landing_zone(landing, last)):
         return None
-    return target.at(spark, commits.newest)
+    return with_whole_filters(target.at(spark, commits.newest), state)
 
 
 def _fits(landing: LandingZone, plan: TablePlan, target: Target, state: TargetState, source: str) -> bool:
@@ -326,7 +353,8 @@ def _as_of(
                 hint=f"tables of that cut: {', '.join(sorted(map(str, there))) or 'none'}",
             )
         target, frontier = targets[table], frontiers[table]
-        if (reason := _why_gone(spark, config, target, frontier)) is not None:
+        state = read_state(spark, target)
+        if (reason := _why_gone(spark, config, target, state, frontier)) is not None:
             shape = shapes_of(config).get(table)
             dumped = shape.table if shape is not None else table
             raise ConfigurationError(
@@ -334,14 +362,17 @@ def _as_of(
                 hint="choose a newer cut: deltatide cuts; if the newest is refused too, run"
                 f" deltatide dump {shlex.quote(str(dumped))}, then merge: that rebuilds the table",
             )
+        assert state is not None, "else it is gone"
         assert frontier.version is not None, "of a table that is there"
-        frames[table] = target.at(spark, frontier.version)
+        frames[table] = with_whole_filters(target.at(spark, frontier.version), state)
     return frames
 
 
-def _why_gone(spark: SparkSession, config: Config, target: Target, frontier: Frontier) -> str | None:
+def _why_gone(
+    spark: SparkSession, config: Config, target: Target, state: TargetState | None, frontier: Frontier
+) -> str | None:
     """Return what became of a Delta table since a cut, if it no longer has the cut's state; else None."""
-    if table_id(spark, target) != frontier.id:
+    if state is None or state.id != frontier.id:
         return "was dropped or replaced"
     if not version_is_unchanged(spark, target, config.source.name, frontier):
         return f"lost its version {frontier.version} (restored from an older copy, or history cleaned up)"

@@ -20,6 +20,11 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def unquoted(name: str) -> str:
+    """Return the name that Spark has printed, in backquotes or as it is."""
+    return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
+
+
 def listed(names: Iterable[str]) -> str:
     """Format names as a list."""
     return ", ".join(quoted(name) for name in names)

@@ -21,7 +21,7 @@ from merge.lake.comments import SourceComments
 from merge.lake.commits import Commits, Mark, is_from_landing_zone, read_commits
 from merge.lake.control_table import Frontier, recorded_frontiers
 from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
-from merge.lake.schema import create_or_evolve_target
+from merge.lake.schema import cluster_again, create_or_evolve_target
 from merge.lake.target import Target, TargetState, read_state
 from merge.landing_zone import LandingZone
 from merge.missing_columns import IncompleteRows, count_incomplete, request_missing, request_missing_again
@@ -270,7 +270,10 @@ class TableJob:
         if replaces_all and frame is not None:
             source = overlay(frame, source, self.layout, rules)
         rows = self.plan.rows
-        return apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows), missing
+        written = apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows)
+        if replaces_all:
+            cluster_again(self.spark, self.target, self.mark, self.state)
+        return written, missing
 
     def _changes(
         self, target: DataFrame | None, groups: Groups, *, soft: bool, values: Sequence[str] | None = None

@@ -73,6 +73,7 @@ OTHERS_FILES = re.compile("DELTA_CREATE_TABLE_(SCHEME_MISMATCH|WITH_DIFFERENT_)"
 SPARK_CATALOG = "spark_catalog"
 HELD_NAME = re.compile(r"`\w+`\.`\w+`\.`\w+`", re.ASCII)
 FEED = {"delta.enableChangeDataFeed": "true"}
+WITHOUT_ZONE = {"delta.feature.timestampNtz": "supported"}
 
 
 def create_or_evolve_target(
@@ -275,18 +276,43 @@ def _laid_out(target: Target, columns: Mapping[str, Column]) -> str:
         ("PARTITIONED", target.layout.partition_by),
         ("CLUSTER", target.layout.cluster_by),
     ):
-        if unknown := [name for name in wanted if fold(name) not in names]:
-            raise TableError(
-                target.table,
-                f"{clause} BY column {unknown[0]!r}: the target has no such column",
-                hint="name columns as they are in the lake: partition_by and cluster_by"
-                f" in {target.table.section}",
-            )
         if wanted:
+            found = _named(target, clause, wanted, names)
             if clause == "PARTITIONED":
-                check_partitions(target, [names[fold(name)] for name in wanted], types)
-            return f"{clause} BY ({listed(names[fold(name)] for name in wanted)}) "
+                check_partitions(target, found, types)
+            return f"{clause} BY ({listed(found)}) "
     return ""
+
+
+def _named(target: Target, clause: str, wanted: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Return columns as a Delta table has them; `names`: its own by folded ones."""
+    if unknown := [name for name in wanted if fold(name) not in names]:
+        raise TableError(
+            target.table,
+            f"{clause} BY column {unknown[0]!r}: the target has no such column",
+            hint="name columns as they are in the lake: partition_by and cluster_by"
+            f" in {target.table.section}",
+        )
+    return [names[fold(name)] for name in wanted]
+
+
+def cluster_sql(target: Target, columns: Sequence[str]) -> str:
+    """Build the statement that clusters an existing Delta table."""
+    return f"ALTER TABLE {target.name} CLUSTER BY ({listed(columns)})"
+
+
+def cluster_again(spark: SparkSession, target: Target, mark: Mark, state: TargetState) -> None:
+    """Cluster a table as it was in a state before all of its rows were overwritten: Delta drops that.
+
+    If another job commits meanwhile, leave it to the next merge, which does so if it is configured.
+    """
+    now = read_state(spark, target) if state.clustered_by else None
+    if now is None or now.clustered_by:
+        return
+    try:
+        commit_layout(spark, mark, [cluster_sql(target, state.clustered_by)])
+    except SPARK_ERRORS as error:
+        log.warning("%s is no longer clustered: %s", target.name, first_line(error))
 
 
 def own_properties(target: Target, source: str, key: Sequence[str]) -> dict[str, str]:
@@ -332,6 +358,7 @@ def alter_sql(
         properties |= FEED
     if widened and not state.widened:
         properties[WIDENING_PROPERTY] = "true"
+    properties |= type_features([*(c.type for c in added), *widened.values()], state)
     alter = f"ALTER TABLE {target.name}"
     statements = [f"{alter} SET TBLPROPERTIES ({properties_sql(properties)})"] if properties else []
     if added:
@@ -341,7 +368,22 @@ def alter_sql(
         if name in state.key and may_be_raw(type_) and not may_be_raw(state.columns[name]):
             statements.append(f"{alter} ALTER COLUMN {quoted(name)} DROP NOT NULL")
         statements.append(f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_}")
+    if target.layout.cluster_by and not (state.clustered_by or state.partitioned_by):
+        names = {fold(c.name): c.name for c in added} | named
+        statements.append(cluster_sql(target, _named(target, "CLUSTER", target.layout.cluster_by, names)))
     return statements
+
+
+def type_features(types: Iterable[str], state: TargetState) -> Mapping[str, str]:
+    """Return the properties that a Delta table in this state needs before it gets columns of new types.
+
+    A table that is created with such a column has them; Delta changes an existing one only if asked to.
+    """
+
+    def has_any(found: Iterable[str]) -> bool:
+        return any("timestamp_ntz" in type_ for type_ in found)
+
+    return WITHOUT_ZONE if has_any(types) and not has_any(state.columns.values()) else {}
 
 
 def _cannot_change_type(table: TableName, column: str, wanted: str, known: str, drop_hint: str) -> TableError:

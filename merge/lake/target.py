@@ -18,7 +18,7 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName, fold
 from merge.columns.projection import recorded_projection
 from merge.landing_zone import LandingZone, is_missing, spark_url
-from merge.sql_formatting import quoted, text
+from merge.sql_formatting import quoted, text, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -325,9 +325,8 @@ def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
     properties = dict(detail["properties"])
     known = detail.asDict()
-    partitions, clusters = (
-        tuple(known.get(name) or ()) for name in ("partitionColumns", "clusteringColumns")
-    )
+    partitions = tuple(known.get("partitionColumns") or ())
+    clusters = tuple(map(unquoted, known.get("clusteringColumns") or ()))  # unlike partitions, quoted if odd
     comments = {f.name: f.metadata["comment"] for f in fields if "comment" in f.metadata}
     size, comment = (detail["numFiles"], detail["sizeInBytes"]), detail["description"] or ""
     return TargetState(detail["id"], columns, properties, *size, partitions, clusters, comment, comments)
@@ -409,12 +408,18 @@ def check_partitions(target: Target, names: Iterable[str], types: Mapping[str, s
 
 
 def check_file_layout(state: TargetState, target: Target) -> None:
-    """Refuse a Delta table whose file layout differs from the configured one, or changes values."""
+    """Refuse a Delta table whose file layout differs from the configured one, or changes values.
+
+    One that is neither partitioned nor clustered can still be clustered.
+    """
     check_partitions(target, state.partitioned_by, state.columns)
+    is_laid_out = bool(state.partitioned_by or state.clustered_by)
     for setting, wanted, known in (
         ("partition_by", target.layout.partition_by, state.partitioned_by),
         ("cluster_by", target.layout.cluster_by, state.clustered_by),
     ):
+        if setting == "cluster_by" and not is_laid_out:
+            continue
         if wanted and list(map(fold, wanted)) != list(map(fold, known)):
             raise TableError(
                 target.table,

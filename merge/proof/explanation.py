@@ -37,6 +37,7 @@ from merge.lake.target import (
     table_name,
     targets_of,
 )
+from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.overlay import as_wide
 from merge.proof.sought_key import SoughtKey
@@ -220,7 +221,7 @@ class _Version:
     why_broken: str | None = None
 
     def read(self, spark: SparkSession) -> DataFrame:
-        return self.target.at(spark, self.version)
+        return with_whole_filters(self.target.at(spark, self.version), self.state)
 
     def is_foreign(self, source: str, key: Sequence[str]) -> bool:
         """Return whether its rows can't be matched to the source table's."""

@@ -13,7 +13,8 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema
 from merge.job import merging_sessions
 from merge.lake.control_table import Frontiers, read_frontiers
-from merge.lake.target import Target, targets_of
+from merge.lake.target import Target, read_state, targets_of
+from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.proof.comparison import SHOWN
 from merge.spark.log_store import check_log_store
@@ -48,7 +49,9 @@ class OpenedLake:
         target, frontier = self.targets.get(table), self.frontiers.of(table)
         if target is None or frontier.version is None:
             raise TableError(table, "has not been merged yet", hint="merge first: deltatide merge")
-        return target.at(self.spark, frontier.version).where(SHOWN)
+        state = read_state(self.spark, target)
+        frame = target.at(self.spark, frontier.version)
+        return (frame if state is None else with_whole_filters(frame, state)).where(SHOWN)
 
     def layout(self, table: TableName) -> TableSchema:
         """Return the layout of a captured table as of the newest manifest."""

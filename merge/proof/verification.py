@@ -60,7 +60,8 @@ from merge.keys import TargetLayout, key_text, same_rows
 from merge.lake.commits import read_commits
 from merge.lake.control_table import Frontier, Frontiers
 from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, first_line, without_values
-from merge.lake.target import Target, check_owner, read_state
+from merge.lake.target import Target, TargetState, check_owner, read_state
+from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE
 from merge.plan import TablePlan, plan_verification
@@ -276,14 +277,15 @@ class _Run:
     def _open(self, dump: DumpState) -> Sides:
         """Return both sides: what a dump has read, and the lake's table to compare it with."""
         target, frontier = self._target_of(dump), self.frontiers.of(dump.table)
-        version, upto, note = self._version(target, frontier)
+        state, version, upto, note = self._version(target, frontier)
         self.landing.check_end(upto)
         self.landing.load(dump.started_in, upto)
         plan = plan_verification(dump, self.landing, upto)
         schemas = self.landing.schemas((dump.table, id_) for id_ in plan.all_schema_ids)
         self._require_landed(dump, plan)
         read, plan, newest = plan.files, plan.of_key(schemas), schemas[plan.schema_ids[0]]
-        lake, at = target.at(self.spark, version), self.landing.get(upto)
+        lake = with_whole_filters(target.at(self.spark, version), state)
+        at = self.landing.get(upto)
         verified = TableVerification(
             dump.table,
             manifest=upto,
@@ -329,8 +331,8 @@ class _Run:
             )
         return target
 
-    def _version(self, target: Target, frontier: Frontier) -> tuple[int, int, str | None]:
-        """Return the version to compare, its manifest, and whether others have changed the table."""
+    def _version(self, target: Target, frontier: Frontier) -> tuple[TargetState, int, int, str | None]:
+        """Return a Delta table's state, the version to compare, its manifest, and why others' is compared."""
         state = read_state(self.spark, target)
         if state is None or state.id != frontier.id or frontier.version is None:
             raise TableError(
@@ -342,8 +344,9 @@ class _Run:
         check_owner(state, target, self.config.source.name, key)
         commits = read_commits(self.spark, target, self.config.source.name, frontier)
         if commits.why_broken is None:
-            return frontier.version, frontier.manifest, None
-        return commits.newest, max(frontier.manifest, commits.manifest or 0), commits.why_broken
+            return state, frontier.version, frontier.manifest, None
+        upto = max(frontier.manifest, commits.manifest or 0)
+        return state, commits.newest, upto, commits.why_broken
 
 
 def _reason(state: TableState) -> str | None:

@@ -62,6 +62,7 @@ from merge.keys import TargetLayout
 from merge.lake.control_table import ROWS_READ, newest_cuts
 from merge.lake.schema import check_layout
 from merge.lake.target import table_name
+from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
 from merge.queries import Begun, begin, columns_with
@@ -238,7 +239,9 @@ class _Builder:
         delta = begun.state if self._is_usable(begun, schema) else None
         known = {} if delta is None else delta.columns
         layout = TargetLayout.of(columns_with(table, known, [schema]), state.key, schema)
-        frame = None if delta is None else as_wide(target.frame(self.spark), layout)
+        frame = None
+        if delta is not None:
+            frame = as_wide(with_whole_filters(target.frame(self.spark), delta), layout)
         landed = self._landed(table, state.schema_id)
         projection = self.landing.projection(table)
         emitted = landed if projection is not None else _widest(landed, layout)

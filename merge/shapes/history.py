@@ -26,10 +26,11 @@ from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Written, commit_settings
-from merge.key_pruning import WIDENED, key_conditions
+from merge.key_pruning import key_conditions
 from merge.keys import TargetLayout, keys_equal, same_keys, same_rows, with_raw
 from merge.lake.commits import Mark
 from merge.lake.target import Target, TargetState
+from merge.lake.widened import WIDENED
 from merge.landing_zone import LandingZone
 from merge.reconcile import position_of
 from merge.shapes.creation import create_shape_sql

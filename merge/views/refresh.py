@@ -39,7 +39,6 @@ from connector.errors import TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, folded
 from merge.apply import LARGE_BYTES, commit_settings
-from merge.key_pruning import WIDENED
 from merge.lake.commits import (
     USER_METADATA,
     Commits,
@@ -62,7 +61,7 @@ from merge.lake.retry import (
     is_conflict,
     with_retries,
 )
-from merge.lake.schema import MAPPING, NEEDS_MAPPING
+from merge.lake.schema import MAPPING, NEEDS_MAPPING, type_features
 from merge.lake.target import (
     KEY_PROPERTY,
     SHAPE_PROPERTY,
@@ -75,6 +74,7 @@ from merge.lake.target import (
     read_state,
     table_id,
 )
+from merge.lake.widened import WIDENED
 from merge.landing_zone import LandingZone
 from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
 from merge.report import ViewReport
@@ -344,7 +344,8 @@ class Refresh:
             with applied_settings(self.spark, settings):
                 self._create(frame, mapping)
             return
-        lacking = {**VECTORS, **mapping}
+        types = (each.dataType.simpleString() for each in frame.schema.fields)
+        lacking = {**VECTORS, **mapping, **type_features(types, state)}
         if not lacking.items() <= state.properties.items():
             with applied_settings(self.spark, {USER_METADATA: mark.for_layout_commit().to_json()}):
                 alter = f"ALTER TABLE {self.target.name} SET TBLPROPERTIES ({properties_sql(lacking)})"

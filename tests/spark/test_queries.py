@@ -107,3 +107,10 @@ def test_instants_at_either_end_of_time_are_printed(zone: Zone) -> None:
         (found,) = as_printed(live(zone.spark, zone.config, "public.prices")).collect()
     assert (found["valid_to"], found["all"]) == ("9999-12-31 23:59:59", ["9999-12-31 23:59:59"])
     assert isinstance(found["_cdc"]["committed_at"], str)
+
+
+def test_instants_beside_odd_names_are_printed(spark: SparkSession) -> None:
+    """As in before-images, of whatever columns a table has."""
+    frame = spark.sql("SELECT named_struct('unit price, `net`', 1, 'timestamp', TIMESTAMP'2026-01-02') AS s")
+    (found,) = as_printed(frame).collect()
+    assert found["s"].asDict() == {"unit price, `net`": 1, "timestamp": "2026-01-02 00:00:00"}

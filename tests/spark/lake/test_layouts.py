@@ -140,6 +140,27 @@ def test_a_text_that_no_partition_can_hold_stops_the_table_and_not_silently_beco
     assert dict(zone.rows("id, b"))[4] == text
 
 
+def test_a_table_stays_clustered_when_all_of_its_rows_are_overwritten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta drops the clustering then, and prints columns with odd names in backquotes."""
+    name = "a.b c"
+    zone = Zone(spark, tmp_path, public__orders={"cluster_by": [name.upper()]})
+    odd = schema_of(T, **{"id": "int", name: "int"})
+    zone.landed.table(odd)
+    delta = f"delta.`{tmp_path}/lake/public/orders`"
+    meanwhile = iter((f"ALTER TABLE {delta} CLUSTER BY NONE", f"DELETE FROM {delta}"))
+    for number in (1, 2, 3):
+        event = Event("insert", 10 * number - 5, 2 * number, {"id": number, name: number})
+        zone.landed.commit(10 * number, [zone.landed.log(odd, [event])])
+        assert zone.merge().exact
+        (detail,) = spark.sql(f"DESCRIBE DETAIL {delta}").collect()
+        assert detail["clusteringColumns"] == [f"`{name}`"]
+        if (statement := next(meanwhile, None)) is not None:
+            spark.sql(statement)
+    assert zone.rows("id") == [(1,), (2,), (3,)]
+
+
 @pytest.mark.soak
 def test_rows_marked_as_deleted_before_deletes_became_hard_are_shown_by_nothing_and_go_with_a_rebuild(
     spark: SparkSession, tmp_path: Path

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.config import ViewConfig
 from connector.errors import ConfigurationError
 from connector.landing.manifest import Notice, TableState
 from connector.schema import TableName, fold
-from merge import live, merge_once
+from merge import as_of, live, merge_once
 from tests.support.landing.landed import AT, Event, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
 
@@ -68,6 +69,45 @@ def test_columns_are_added_widened_and_kept_and_what_is_impossible_stops_one_tab
     assert report.failed[0].hint
     assert not report.exact
     assert zone.rows("id, v", "public/other") == [(1, 1)]
+
+
+def test_a_first_timestamp_without_zone_is_added_and_a_date_becomes_one(zone: Zone) -> None:
+    """An existing Delta table gets such a column only if its features are changed first."""
+    zone.config = zone.config.model_copy(update={"views": {"every": ViewConfig(sql="SELECT * FROM orders")}})
+    at = datetime(2026, 1, 2, 3, 4, 5, 6)
+    for number, added in enumerate(({}, {"at": "timestamp_ntz"}), 1):
+        orders = schema_of(T, id="int", **added)
+        other = schema_of("public.other", id="int", d="timestamp_ntz" if added else "date")
+        files = []
+        for schema, values in (
+            (orders, dict.fromkeys(added, at)),
+            (other, {"d": at if added else at.date()}),
+        ):
+            zone.landed.table(schema)
+            event = Event("insert", 10 * number - 5, 2 * number, {"id": number, **values})
+            files.append(zone.landed.log(schema, [event]))
+        zone.landed.commit(10 * number, files)
+        report = zone.merge()
+        assert (report.failed, [view.error for view in report.views], report.exact) == ([], [None], True)
+    for name in ("public/orders", "views/every"):
+        assert zone.rows("id, at", name) == [(1, None), (2, at)], name
+    assert zone.rows("id, d", "public/other") == [(1, datetime(2026, 1, 2)), (2, at)]
+
+
+def test_no_filter_misses_a_row_from_before_its_column_was_widened(zone: Zone) -> None:
+    """As a number of decimal(8,2), 30000000.00 is negative; 0.1 as a float is greater than as a double."""
+    landed, name = zone.landed, "public.prices"
+    narrow = schema_of(name, id="int", v="decimal(8,2)", f="float")
+    wide = schema_of(name, id="int", v="decimal(18,2)", f="double")
+    for number, (schema, v) in enumerate(((narrow, "1.00"), (wide, "20000000.00")), 1):
+        landed.table(schema)
+        event = Event("insert", 10 * number - 5, 0, {"id": number, "v": Decimal(v), "f": 0.1})
+        landed.commit(10 * number, [landed.log(schema, [event])])
+        assert zone.merge().exact
+    for frame in (as_of(zone.spark, zone.config)[name], live(zone.spark, zone.config, name)):
+        for condition in ("v BETWEEN 0 AND 30000000.00", "f > 0.1D OR id = 2"):
+            assert {row["id"] for row in frame.where(condition).collect()} == {1, 2}, condition
+        assert frame.schema["v"].dataType.simpleString() == "decimal(18,2)"
 
 
 def test_a_table_that_never_had_a_usable_layout_hinders_no_other_and_is_named(zone: Zone) -> None:
