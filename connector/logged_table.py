@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from connector.schema import TableName
 
@@ -15,7 +15,8 @@ class LoggedTable:
     If a `root` is named, it is a partition of that, and its rows land as the root's; they are `identified`
     unless the log has less of their old keys. `dumped`: its rows are from a dump, which misses no change.
     `former`: the log may have kept using this name after the table was renamed, up to here; nobody knows if
-    the table is gone.
+    the table is gone. `columns`: the names of all its columns then, in order, with their `numbers` in a dump;
+    empty if its root has them. `withheld`: rows of it up to here did not land.
     """
 
     id: int
@@ -25,6 +26,9 @@ class LoggedTable:
     identified: bool = True
     dumped: bool = False
     former: bool = False
+    columns: tuple[str, ...] = field(default=(), compare=False)
+    numbers: tuple[int, ...] = field(default=(), compare=False)
+    withheld: bool = False
 
 
 Positions = Callable[[TableName, LoggedTable], int]

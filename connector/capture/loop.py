@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from connector import failpoint
@@ -37,8 +37,10 @@ from connector.capture.catalog_changes import (
     stop_capturing,
 )
 from connector.capture.catalog_watcher import CatalogWatcher
+from connector.capture.dumps.tasks import FinishedChunk
 from connector.capture.dumps.workers import DumpWorkers
 from connector.capture.gaps import check_for_gap, recorded, resume_point_of
+from connector.capture.hidden_columns import HiddenColumns
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.request_intake import RequestIntake
@@ -166,6 +168,7 @@ class Capture:
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
         busy = lambda: any(dump.active for dump in self._dumps.states)  # noqa: E731
         self._load = LoadWatcher(self._open_gauge, self._store, self._config.limits, busy, self._note_load)
+        self._hidden_columns = HiddenColumns(self._source, self._tables, self._dumps)
         self._dumps.await_log()
         try:
             self._load.start()
@@ -241,7 +244,8 @@ class Capture:
         require_some_named(self._tables, new)
         level = logging.INFO if differ or new != self._config else logging.DEBUG
         self._names_changed |= (new.source, new.tables) != (self._config.source, self._config.tables)
-        self._config, self._load.limits = new, new.limits
+        self._config = self._tables.config = new
+        self._load.limits = new.limits
         with self._dumps.changing() as schedule:
             schedule.config = new.dump
         log.log(level, "reloaded the configuration; needs a restart: %s", ", ".join(differ) or "nothing")
@@ -374,7 +378,9 @@ class Capture:
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
-        self._see_renames(landed)
+        newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
+        self._tables.note_renames(landed.renamed)
+        self._hidden_columns.withhold(landed, chunks, newest, not_yet_visible, self._config)
         last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
         end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
@@ -384,7 +390,7 @@ class Capture:
         self._tables.note_before_images(landed.before_images)
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = self._tables.landing(landed.files)
-        files += self._claim_committable_chunks(landed, number)
+        files += self._claim_chunks(landed, chunks, number)
         if forget_contradicted_checks(
             self._source, self._tables, self._dumps, landed.logged, landed.position
         ):
@@ -404,15 +410,6 @@ class Capture:
         self._intake.committed()
         self.progress.committed(manifest, landed.events)
 
-    def _see_renames(self, landed: LandedSegment) -> None:
-        """Learn which names columns have had, from log and catalog, before a new layout is committed."""
-        self._tables.note_renames(landed.renamed)
-        ready = self._dumps.committable(landed.position)
-        chunks = [c.schema for c in ready if c.task.dump.kind != "checksums"]
-        if self._tables.may_rename([*(s for s, _ in landed.layouts), *chunks], landed.position):
-            found = self._source.check_catalog(self._tables.fingerprints())
-            self._tables.note_column_ids(found.column_ids, found.begun)
-
     def _repair(self, repair: Repair | None, number: int, changed: int) -> None:
         """Queue a dump that is certain to see the layout change: earlier rows would lack values."""
         if repair is None:
@@ -425,9 +422,11 @@ class Capture:
                 repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
             )
 
-    def _claim_committable_chunks(self, landed: LandedSegment, number: int) -> list[LandedFile]:
-        chunks = self._dumps.take_committable(landed.position, number)
-        landed.logged += [each for chunk in chunks for each in chunk.read_from]
+    def _claim_chunks(
+        self, landed: LandedSegment, judged: Sequence[FinishedChunk], number: int
+    ) -> list[LandedFile]:
+        chunks = self._dumps.take_committable(landed.position, number, judged)
+        landed.logged += [each for c in chunks if not c.task.dump.verifies for each in c.read_from]
         for chunk in sorted(chunks, key=lambda c: c.high):
             if not chunk.task.dump.verifies:
                 self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)

@@ -102,7 +102,7 @@ def _begin(
         lander.ensure_schema(schema)
     catalog_snapshot = source.check_catalog()
     barrier = source.take_xid_barrier()
-    tables = Tables({}, {}, columns_keep_order=source.keeps_column_order)
+    tables = Tables({}, {}, columns_keep_order=source.keeps_column_order, config=config)
     dumps = DumpQueue([], epoch=1, schedule=DumpSchedule(config.dump))
     quarantine_unfit(tables, catalog_snapshot)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
@@ -117,7 +117,7 @@ def _begin(
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
-    tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.begun)
+    tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.begun, catalog_snapshot.position)
     land_new_comments(tables, lander, catalog_snapshot, 1)
     manifest_history.begin(
         source.identity().model_copy(update={"server": resume_point.server}),
@@ -150,6 +150,7 @@ def _resume(
         },
         columns_keep_order=source.keeps_column_order,
         former_names=dict(newest.former_names),
+        config=config,
     )
     states = [d.model_copy(deep=True) for d in newest.dumps]
     schedule = DumpSchedule(config.dump, newest.dump_control)

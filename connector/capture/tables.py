@@ -17,12 +17,14 @@ from __future__ import annotations
 import logging
 import re
 import shlex
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from connector.capture.dumps.needs import DumpNeeds
+from connector.config import Config, TableConfig
 from connector.errors import TableError
 from connector.landing.column_names import ColumnNames
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
@@ -47,8 +49,10 @@ class Tables:
     """All captured tables of a source. Used only by the capture loop's thread, except for `key`.
 
     `joined`: those that the log began to carry lately, and that no check of the catalog has seen since.
-    `columns_keep_order`: see `Source.keeps_column_order`. `comments_news`: comments have changed since the
-    last `snapshot`. `former_names`: of the columns of tables that are no longer captured.
+    `columns_keep_order`: see `Source.keeps_column_order`. `config`: its tables say what is `unmasked`.
+    `comments_news`: comments have changed since the last `snapshot`. `former_names`: of the columns of tables
+    that are no longer captured. `names_seen_at`: where the last check of columns' names began; `numbered`:
+    the tables whose columns it showed.
     """
 
     states: dict[TableName, TableState]
@@ -56,10 +60,12 @@ class Tables:
     notices: list[Notice] = field(default_factory=list)
     joined: set[TableName] = field(default_factory=set)
     columns_keep_order: bool = False
+    config: Config | None = None
     comments_news: bool = False
     former_names: dict[TableName, ColumnNames] = field(default_factory=dict)
+    names_seen_at: int = 0
+    numbered: frozenset[TableName] = frozenset()
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
-    _names_seen_at: int = 0
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -185,7 +191,8 @@ class Tables:
     def begin_epoch(self) -> None:
         """Forget where layouts were seen: positions of different epochs can't be compared."""
         self._adopted_at.clear()
-        self._names_seen_at = 0
+        self.names_seen_at = 0
+        self.note_landed(sys.maxsize)
 
     def note_columns(self, table: TableName, columns: Collection[str]) -> None:
         """Remember which columns are gone, as of a check of the catalog.
@@ -198,11 +205,23 @@ class Tables:
         once = folded([*state.dropped, *before])
         self.update(table, dropped=sorted(once - folded(columns)))
 
-    def note_column_ids(self, found: Mapping[TableName, Mapping[str, int]], seen_at: int) -> None:
-        """Remember the names of columns, as of a check begun at `seen_at`; see `adopt` for masked ones."""
-        self._names_seen_at = seen_at
+    def note_landed(self, position: int) -> None:
+        """Forget the ids of columns that only log up to a position may have had."""
+        for table, state in self.states.items():
+            if state.column_names is not None and state.column_names.earlier:
+                self.update(table, column_names=state.column_names.landed(position))
+
+    def note_column_ids(
+        self, found: Mapping[TableName, Mapping[str, int]], seen_at: int, upto: int | None = None
+    ) -> None:
+        """Remember the names of columns, as of a check begun at `seen_at`; see `adopt` for masked ones.
+
+        `upto`: where it ended.
+        """
+        self.names_seen_at, self.numbered = seen_at, frozenset(found)
         for table in found.keys() & self.states.keys():
-            names = (self.states[table].column_names or ColumnNames()).seen(found[table])
+            names = self.states[table].column_names or ColumnNames()
+            names = names.seen(found[table], seen_at if upto is None else upto)
             self.update(table, column_names=names)
             if table in self.schemas:
                 self.quarantine_unmasked(self.schemas[table], seen_at)
@@ -211,7 +230,8 @@ class Tables:
         """Quarantine a table if a layout would show a column that has landed masked; return whether."""
         known, state = self.schemas.get(schema.table), self.states.get(schema.table)
         names = state.column_names if state is not None else None
-        shown = _unmasked(names, known, schema) if known is not None and names is not None else None
+        settings = self.config.table(schema.table) if self.config is not None else TableConfig()
+        shown = _unmasked(names, known, schema, settings) if known is not None and names is not None else None
         if shown is not None:
             self.quarantine_unfit(shown, seen_at)
         return shown is not None
@@ -235,7 +255,7 @@ class Tables:
 
         Not up to a `position` from before the last check, which has seen the names of now.
         """
-        if position <= self._names_seen_at:
+        if position <= self.names_seen_at:
             return False
         known = ((self.states.get(schema.table), schema.id) for schema in schemas)
         new = (state for state, id_ in known if state and state.schema_id != id_)
@@ -370,11 +390,17 @@ def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> 
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
 
 
-def _unmasked(names: ColumnNames, known: TableSchema, schema: TableSchema) -> TableError | None:
-    """Return what is wrong if a column of a layout landed masked before, under another name."""
+def _unmasked(
+    names: ColumnNames, known: TableSchema, schema: TableSchema, settings: TableConfig
+) -> TableError | None:
+    """Return what is wrong if a column of a layout landed masked before, under another name.
+
+    One that is declared as `unmasked` may; but if it is given yet another name, that counts.
+    """
     masked = {fold(c.name): c.name for c in known.columns if c.mask is not None}
-    for column in schema.columns:
-        if column.mask is None and (former := masked.keys() & names.others_of(fold(column.name))):
+    said = folded(settings.unmasked)
+    for column in (c for c in schema.columns if c.mask is None and fold(c.name) not in said):
+        if former := masked.keys() & names.others_of(fold(column.name)):
             return shown_unmasked(schema.table, masked[min(former)], column.name)
     return None
 

@@ -10,9 +10,10 @@ masking or leaving out a column by its name could let its values pass. Three thi
   replaced this one, or the log may have been lost.
 
 Invariant: such names stay known for good, also while the table is not captured, and no later than with the
-first rows that land under the later one. Except: a name that a numbered column had only between two checks is
-not seen; one that leaves the layout as it was is seen at the next check; and none is of a table that is gone
-by then.
+first rows that land under the later one. Rows for which a check can't show that are withheld if their table
+hides columns (`connector.capture.hidden_columns`). Of other tables, a name that a numbered column had only
+between two checks is not seen; one that leaves the layout as it was is seen at the next check; and none is of
+a table that is gone by then.
 
 What is kept grows with the number of names, not of their pairs::
 
@@ -37,29 +38,49 @@ from connector.schema import fold
 
 GONE, CAME = "-", "+"
 
+IDS_PER_TABLE = 2048
+"""An id is that of the table, times this, plus the column's number: PostgreSQL has at most 1,600 columns."""
+
+
+def table_of(ids: Collection[int]) -> int | None:
+    """Return the id of the table whose columns have these ids; None if there are none."""
+    return next((id_ // IDS_PER_TABLE for id_ in ids), None)
+
 
 class ColumnNames(BaseModel):
     """What is known of one table's columns, by names as the lake compares them (`connector.schema.fold`).
 
     `ids`: each column's id by its present name. `renamed`: by id all names of those that have had several.
-    `logged`: the same of columns that the log renamed, in order, the last name last. `moves`: of columns
-    without ids, in order: the names that were gone (``-ssn``), and then those that came (``+note``).
+    `earlier`: the ids by name as of the log that has landed, while that is not yet at `upto`, where a check
+    has last seen them change; empty: as in `ids`. `logged`: names of columns that the log renamed, in order,
+    the last name last. `moves`: of columns without ids, in order: the names that were gone (``-ssn``), and
+    then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
     renamed: dict[str, list[str]] = Field(default_factory=dict)
     logged: list[list[str]] = Field(default_factory=list)
     moves: list[list[str]] = Field(default_factory=list)
+    earlier: dict[str, int] = Field(default_factory=dict)
+    upto: int = 0
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    def seen(self, ids: Mapping[str, int]) -> ColumnNames:
-        """Return what is known after another check of the catalog."""
+    def seen(self, ids: Mapping[str, int], upto: int = 0) -> ColumnNames:
+        """Return what is known after another check of the catalog, which ended at the position `upto`."""
         former, renamed = {id_: name for name, id_ in self.ids.items()}, dict(self.renamed)
         for name, id_ in ids.items():
             if (before := former.get(id_, name)) != name:
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
-        return self.model_copy(update={"ids": dict(ids), "renamed": renamed})
+        new = {"ids": dict(ids), "renamed": renamed}
+        if self.ids and self.ids != ids:
+            new |= {"earlier": self.earlier or self.ids, "upto": upto}
+        return self.model_copy(update=new)
+
+    def landed(self, position: int) -> ColumnNames:
+        """Return what is still needed once the log up to a position has landed."""
+        done = self.earlier and position >= self.upto
+        return self.model_copy(update={"earlier": {}, "upto": 0}) if done else self
 
     def told(self, pairs: Iterable[tuple[str, str]]) -> ColumnNames:
         """Return what is known after a statement that renamed columns, each from one name to another.
@@ -124,4 +145,4 @@ class ColumnNames(BaseModel):
     @property
     def lasting(self) -> ColumnNames:
         """Return what is known for good: all but the present ids."""
-        return self.model_copy(update={"ids": {}})
+        return self.model_copy(update={"ids": {}, "earlier": {}, "upto": 0})

@@ -104,8 +104,7 @@ class _MaskedSource(_Wrapper):
         found: CatalogSnapshot = self._inner.check_catalog(known)
         columns = {table: self._selected(table, names) for table, names in found.columns.items()}
         comments = {table: self._without_others(its) for table, its in found.comments.items()}
-        ids = {table: self._in_question(table, its) for table, its in found.column_ids.items()}
-        return replace(found, columns=columns, comments=comments, column_ids=ids)
+        return replace(found, columns=columns, comments=comments)
 
     def _without_others(self, found: TableComments) -> TableComments:
         """Leave out the comments of columns that don't land."""
@@ -118,11 +117,6 @@ class _MaskedSource(_Wrapper):
     def _selected(self, table: TableName, names: frozenset[str]) -> frozenset[str]:
         landed = self._masked.of(table)
         return names if landed is None else frozenset(filter(landed.settings.selects, names))
-
-    def _in_question(self, table: TableName, ids: Mapping[str, int]) -> Mapping[str, int]:
-        """Leave out columns that don't land, and those declared as `unmasked`."""
-        landed = self._masked.of(table)
-        return ids if landed is None else {n: id_ for n, id_ in ids.items() if landed.is_in_question(n)}
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
         return cast(LogReader, _MaskedLog(self._inner.open_log(epoch, resume_point), self._masked))

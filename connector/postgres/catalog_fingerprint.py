@@ -50,6 +50,7 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
+from connector.landing.column_names import IDS_PER_TABLE
 from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, TableLayout, layouts_of
 from connector.postgres.connection import all_rows, one_row, one_snapshot
@@ -67,7 +68,7 @@ LOCK_SECONDS = 1
 check that hangs detects nothing while the log is read on.
 """
 
-UNLIKE_ALL, LOGGED, UNIDENTIFIED, FORMER = ".0", "log", "key", "name"
+UNLIKE_ALL, LOGGED, UNIDENTIFIED, FORMER, WITHHELD = ".0", "log", "key", "name", "held"
 """What the log makes of a row type's word (no transaction has the xid 0), and of a table's or partition's
 file.
 """
@@ -75,11 +76,8 @@ file.
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server returns it, in hex."""
 
-NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.")
-"""Such a name, and the column's number."""
-
-MOST_COLUMNS = 2048
-"""More than the number of any column: PostgreSQL has at most 1,600, dropped ones included."""
+NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.\d+(?![\dg])")
+"""Such a name of a column that the log has, which is not a generated one, and its number."""
 
 _FINGERPRINTS = f"""
     WITH RECURSIVE {PARTS.format(roots="c.oid = ANY (%(tables)s::oid[])")},
@@ -219,7 +217,7 @@ def _take_snapshot(
 def _column_ids(oid: int, fingerprint: str) -> dict[str, int]:
     """Return ids of a table's columns by their folded names; no other table of the database has the same."""
     found = NUMBERED.findall(fingerprint)
-    return {fold(bytes.fromhex(name).decode()): oid * MOST_COLUMNS + int(number) for name, number in found}
+    return {fold(bytes.fromhex(name).decode()): oid * IDS_PER_TABLE + int(number) for name, number in found}
 
 
 def _columns(layout: TableLayout) -> frozenset[str]:
@@ -300,6 +298,9 @@ def unlogged(before: str, now: str) -> UnloggedChange | None:
             file == UNIDENTIFIED for file, _ in old.leaves.values()
         ),
         "the log went on with its former name": any(file == FORMER for file, _ in old.leaves.values()),
+        "rows did not land, since columns that it hides may have had another name": any(
+            file == WITHHELD for file, _ in old.leaves.values()
+        ),
         "a column was added or replaced without row events": _columns_changed(old, new),
         "a column was added under the name of a dropped one": _came_back(old, new),
         "the labels of an enum changed": not old.labels <= new.labels,

@@ -29,6 +29,7 @@ from connector.checksums.postgres_sql import bucket_columns
 from connector.codec.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
+from connector.landing.column_names import IDS_PER_TABLE
 from connector.logged_table import LoggedTable
 from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, Types, row_security_hint
@@ -63,7 +64,10 @@ _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
 """A bad parameter, too much memory or space: for a condition or keys, a retry would not help."""
 
 
-_READ_FROM = """
+_COLUMNS = """FROM pg_attribute a WHERE a.attrelid = locked.oid AND a.attnum > 0 AND NOT a.attisdropped
+           AND a.attgenerated = '' ORDER BY a.attnum"""
+
+_READ_FROM = f"""
     WITH locked AS (
         SELECT l.relation AS oid, c.relkind FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation
         WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation'
@@ -72,9 +76,11 @@ _READ_FROM = """
     parts AS (
         SELECT DISTINCT t.relid, t.isleaf FROM locked l CROSS JOIN LATERAL pg_partition_tree(l.oid) t
         WHERE coalesce(l.relkind, 'p') = 'p' AND t.relid <> l.oid)
-    SELECT oid::bigint, NULL, NULL FROM locked WHERE oid NOT IN (SELECT relid FROM parts)
+    SELECT oid::bigint, NULL, NULL, ARRAY(SELECT a.attname::text {_COLUMNS}),
+           ARRAY(SELECT oid::bigint * {IDS_PER_TABLE} + a.attnum {_COLUMNS})
+    FROM locked WHERE oid NOT IN (SELECT relid FROM parts)
     UNION ALL
-    SELECT c.oid::bigint, n.nspname::text, c.relname::text
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, ARRAY[]::text[], ARRAY[]::bigint[]
     FROM parts p JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE p.isleaf AND (c.relfilenode <> c.oid OR pg_relation_size(c.oid) > 0)"""
 """What a transaction has read holds its lock to the end. What was created after the snapshot is not in its
@@ -119,10 +125,10 @@ class PostgresChunk:
         """
         table, lsn = self.schema.table, self.low + 1
         return [
-            LoggedTable(oid, table, lsn=lsn, dumped=True)
+            LoggedTable(oid, table, lsn=lsn, dumped=True, columns=tuple(columns), numbers=tuple(numbers))
             if namespace is None
             else LoggedTable(oid, TableName(namespace, name), table, lsn, dumped=True)
-            for oid, namespace, name in all_rows(self._connection, _READ_FROM)
+            for oid, namespace, name, columns, numbers in all_rows(self._connection, _READ_FROM)
         ]
 
     def abandon(self) -> None:

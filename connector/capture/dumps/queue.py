@@ -13,18 +13,16 @@ Invariants:
 - When a first dump or a repair ends early, its table's need is recorded (`needs`), and only a full dump that
   begins after that makes the table complete, whatever other dumps of it there are.
 - A chunk that was read in an epoch that has ended is dropped and read again.
-- So is an uncommitted chunk that was handed out before the log was lost. A snapshot shows commits that the
-  server has not flushed yet; a crash undoes them and gives their positions to others. Only log that is read
-  without a crash since before the snapshot proves that all it shows is durable: over one connection, or over
-  later ones that are `unbroken` (`connector.source.LogReader`).
+- So is an uncommitted chunk that was handed out before the log was lost. A snapshot shows commits that a
+  crash may undo, which gives their positions to others. Only log read without a crash since before it proves
+  it durable: over one connection, or later ones that are `unbroken` (`connector.source.LogReader`).
 - A paused dump gets no further chunk; the one that is being read is committed as always. Pauses and settings
   are part of the state that manifests record (`recorded`), so they survive restarts and failovers, and no two
   agents disagree. Until that manifest the request's object stays, and is obeyed again after a crash.
 - A finished dump is named by the manifest that finishes it, however many finish together: the merge needs it
   to sweep ghosts. Later manifests name only the last `COMPLETED_KEPT`.
 
-Several workers read ranges of one dump, or of several, at once; the order of commits does not change the
-resulting state, since every row carries its chunk's low watermark as its position (DBLog, arXiv 2010.12597).
+Several workers read ranges at once, in any order: rows have their chunk's low watermark (arXiv 2010.12597).
 """
 
 from __future__ import annotations
@@ -324,14 +322,16 @@ class DumpQueue:
             uncommitted = sum(len(s.open) for s in active)
             return uncommitted == len(self._finished) and all(s.planned_all for s in active)
 
-    def take_committable(self, position: int, manifest: int) -> list[FinishedChunk]:
+    def take_committable(
+        self, position: int, manifest: int, judged: Sequence[FinishedChunk] | None = None
+    ) -> list[FinishedChunk]:
         """Take the chunks that a manifest at `position` may hold, and count them as committed by it.
 
-        The caller must commit that manifest or stop: this can't be undone.
+        The caller must commit that manifest or stop: this can't be undone. `judged`: only some of these.
         """
         with self._lock:
-            ready = self.committable(position)
-            self._finished = [c for c in self._finished if c.high > position]
+            ready = [c for c in self.committable(position) if judged is None or any(c is j for j in judged)]
+            self._finished = [c for c in self._finished if all(c is not r for r in ready)]
             for chunk in ready:
                 self._count(chunk)
             for state in {chunk.task.dump.id: chunk.task.dump for chunk in ready}.values():

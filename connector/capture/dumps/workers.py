@@ -257,7 +257,7 @@ def read_chunk(
                 count += rows.count
                 failpoint.reach("chunk-half-read")
             file = writer.close()
-        read_from = () if task.dump.verifies else chunk.read_from()
+        read_from = chunk.read_from()
     landed = file and file.model_copy(
         update={
             "kind": "verify" if task.dump.verifies else "chunk",

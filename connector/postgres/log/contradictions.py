@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from connector.logged_table import LoggedTable, Positions
-from connector.postgres.catalog_fingerprint import FORMER, LOGGED, UNIDENTIFIED, UNLIKE_ALL, relations_of
+from connector.postgres.catalog_fingerprint import (
+    FORMER,
+    LOGGED,
+    UNIDENTIFIED,
+    UNLIKE_ALL,
+    WITHHELD,
+    relations_of,
+)
 from connector.schema import TableName
 
 
@@ -36,6 +43,10 @@ def contradicted_by_log(
 
     for each in logged:
         relation, named = str(each.id), each.root or each.table
+        if each.withheld:
+            if named in relations:
+                mark(named, relation, WITHHELD)
+            continue
         for table in () if each.dumped else owners.get(relation, set()) - {named}:
             if each.lsn < repaired_upto(table, each):
                 continue

@@ -165,7 +165,8 @@ class Descriptions:
             root = None
         table, lsn = _name(relation), described.lsn
         if root is None:
-            return LoggedTable(relation.relid, table, lsn=lsn)
+            names = tuple(column.name for column in relation.columns)
+            return LoggedTable(relation.relid, table, lsn=lsn, columns=names)
         identified = relation.identity == FULL or _identity(relation) == _identity(root)
         return LoggedTable(relation.relid, table, _name(root), lsn, identified)
 

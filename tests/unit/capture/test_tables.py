@@ -8,11 +8,13 @@ import pytest
 
 from connector.capture.dumps.needs import DumpNeeds
 from connector.capture.tables import Repair, Tables
+from connector.config import TableConfig
 from connector.errors import TableError
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
+from tests.support.agent.agents import config_of
 
 NAME = TableName("public", "items")
 OTHER = TableName("public", "other")
@@ -74,6 +76,20 @@ def test_a_masked_column_that_would_land_under_another_name_quarantines_the_tabl
     if mask is None:
         assert state.reason == "column 'Note' was 'SSN', which lands masked"
         assert "name it in mask, too; or in unmasked" in str(state.hint)
+
+
+def test_a_masked_column_is_known_under_a_name_that_lands_by_one_that_does_not_or_is_unmasked(
+    tables: Tables,
+) -> None:
+    tables.config = config_of().model_copy(update={"tables": {NAME: TableConfig(unmasked=["said"])}})
+    ssn = Column("ssn", "text", "string", "null")
+    others = [Column(name, "text", "string") for name in ("said", "other")]
+    before = replace(layout("id"), columns=(*layout("id").columns, ssn, *others))
+    tables.adopt(before, 90)
+    for position, name in enumerate(("ssn", "unlisted", "said", "other")):
+        assert tables.states[NAME].state == "captured"
+        tables.note_column_ids({NAME: {"id": 1, name: 2}}, 95 + position)
+    assert tables.states[NAME].reason == "column 'other' was 'ssn', which lands masked"
 
 
 def test_a_masked_column_that_would_land_under_a_new_name_quarantines_the_table(tables: Tables) -> None:

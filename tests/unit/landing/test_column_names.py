@@ -52,3 +52,15 @@ def test_what_is_known_of_names_grows_with_their_number_at_most() -> None:
     for _ in range(5):  # the same again and again, as a job does it each night, or a log that is read again
         grown = grown.after({"c300"}, gone).told([("d300", "d0")]).told([("d0", "d300")])
     assert len(grown.model_dump_json()) < len(names.model_dump_json()) + 20
+
+
+def test_ids_of_log_that_has_yet_to_land_are_kept_until_it_has() -> None:
+    one, two, three = ({"id": 1, name: number} for name, number in (("a", 2), ("b", 2), ("b", 3)))
+    names = (
+        ColumnNames().seen(one, 10).seen(one, 20).seen(two, 30).seen(two, 40).seen(three, 50).seen(three, 60)
+    )
+    assert (names.earlier, names.upto) == (one, 50)
+    assert names.landed(49) == names
+    landed = names.landed(50)
+    assert (landed.earlier, landed.ids, landed.renamed) == ({}, three, names.renamed)
+    assert landed.seen(one, 70).earlier == three

@@ -123,7 +123,9 @@ def low_is_above_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def chunks_are_committed_early(monkeypatch: pytest.MonkeyPatch) -> None:
     true_commit = DumpQueue.take_committable
     monkeypatch.setattr(
-        DumpQueue, "take_committable", lambda self, _position, manifest: true_commit(self, 1 << 60, manifest)
+        DumpQueue,
+        "take_committable",
+        lambda self, _position, manifest, _judged: true_commit(self, 1 << 60, manifest),
     )
 
 

@@ -62,3 +62,7 @@ def test_a_table_that_is_contradicted_again_is_found_again() -> None:
     doubted = contradicted_by_log(KNOWN, [LoggedTable(7, AWAY, lsn=5)], lambda _table, _logged: 0)
     again = [LoggedTable(7, AWAY, lsn=6)]
     assert contradicted_by_log({**KNOWN, **doubted}, again, lambda _table, _logged: 0) == doubted
+
+
+def test_a_table_of_which_rows_were_withheld_is_dumped_again_whatever_its_dumps_have_seen() -> None:
+    assert reasons_after(LoggedTable(7, T, lsn=4, withheld=True), repaired_upto=5)[T] is not None

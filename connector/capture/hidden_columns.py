@@ -1,0 +1,189 @@
+"""Withholds rows of tables that hide columns, unless it is certain which columns they have.
+
+The log names the columns of a row, and masks go by these names. Only the catalog has what stays with a column
+when its name passes to another: its number. It shows that at moments, whose position in the log is not that
+of the rows. So a row's columns are those of a check of the catalog only as far as this follows from what the
+row's description, the check before and the check after have in common.
+
+Invariant: of a table that masks or leaves out columns, a row lands only if each of these columns has one
+place in the row's layout, by the checks before and after it, and there the name that one of them shows; or
+if its dump has read the numbers itself. Rows of a table that the check after no longer shows never do.
+
+What does not land is withheld with its whole manifest's rows of that table: the next check queues a dump of
+it, or it is no longer captured. Nobody has to do anything, and until then no cut is exact.
+
+Numbers grow and are never used again, and columns are in their order. So between two checks a column has at
+most as many columns on its left as before, and at least as many as after; on its right at least those that
+both have::
+
+    before: id 1, a 2, ssn 3      after: id 1, ssn 3
+    id, ssn                       ssn is 3
+    id, a, ssn                    3 may be ssn or a: a was dropped, 3 became a, and a new ssn came and went
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from connector.capture.dumps.queue import DumpQueue
+from connector.capture.dumps.tasks import FinishedChunk
+from connector.capture.lander import LandedSegment
+from connector.capture.tables import Tables
+from connector.config import Config, TableConfig
+from connector.landing.column_names import ColumnNames, table_of
+from connector.landing.manifest import InvisibleCommit, Manifest
+from connector.logged_table import LoggedTable
+from connector.schema import TableName, fold, folded
+from connector.source import Source
+
+log = logging.getLogger(__name__)
+
+WITHHELD = "rows did not land, since columns that it masks or leaves out may have had another name"
+
+
+class HiddenColumns:
+    """Judges what is about to be committed. Used by the capture loop's thread.
+
+    A description stays in question until it is certain, since the log may not repeat it.
+    """
+
+    def __init__(self, source: Source, tables: Tables, dumps: DumpQueue) -> None:
+        self._source, self._tables, self._dumps = source, tables, dumps
+        self._in_question: dict[TableName, LoggedTable] = {}
+
+    def withhold(
+        self,
+        landed: LandedSegment,
+        chunks: Sequence[FinishedChunk],
+        newest: Manifest,
+        invisible: Collection[InvisibleCommit],
+        config: Config,
+    ) -> None:
+        """Drop rows that must not land from `landed`, and dumps that have read such; may check the catalog.
+
+        `newest`: up to which log has landed. `invisible`: commits that a check need not show. What may fail
+        comes before any change.
+        """
+        described = self._described(landed, chunks, config)
+        layouts = [s for s, _ in landed.layouts]
+        layouts += [c.schema for c in chunks if c.task.dump.kind != "checksums"]
+        may_rename = self._tables.may_rename(layouts, landed.position)
+        if not (described or may_rename):
+            return
+        self._tables.note_landed(newest.position)
+        if may_rename or self._needs_check(described, config):
+            found = self._source.check_catalog(self._tables.fingerprints())
+            self._tables.note_column_ids(found.column_ids, found.begun, found.position)
+        hidden = {commit.lsn for commit in invisible}
+        for table, some in described.items():
+            uncertain = [each for each in some if each.lsn in hidden or not self._is_certain(each, config)]
+            self._keep_in_question(table, some, uncertain)
+            if uncertain and self._tables.states[table].state == "captured":
+                self._drop(uncertain[0], landed, newest.number + 1)
+
+    def _described(
+        self, landed: LandedSegment, chunks: Iterable[FinishedChunk], config: Config
+    ) -> dict[TableName, list[LoggedTable]]:
+        """Return how tables that hide columns are described, those still in question first."""
+        written = {file.table for file in landed.files}
+        logged = [each for table, each in self._in_question.items() if table in written]
+        logged += [each for each in landed.logged if not each.former]
+        logged += [each for chunk in chunks for each in chunk.read_from]
+        found: dict[TableName, list[LoggedTable]] = {}
+        for each in logged:
+            if each.columns and self._hides(each.table, config):
+                found.setdefault(each.table, []).append(each)
+        return found
+
+    def _hides(self, table: TableName, config: Config) -> bool:
+        """Return whether a table lands that hides columns which have numbers."""
+        state, settings = self._tables.states.get(table), config.table(table)
+        hides = bool(settings.mask or settings.exclude_columns)
+        return hides and bool(state and state.state == "captured" and _ids(state.column_names))
+
+    def _needs_check(self, described: Mapping[TableName, Sequence[LoggedTable]], config: Config) -> bool:
+        """Return whether some rows may be from after the last check, or a dump has read other numbers."""
+        every = [each for some in described.values() for each in some]
+        if any(each in self._in_question.values() for each in every):
+            return True
+        return any(
+            not self._is_certain(each, config) if each.numbers else each.lsn >= self._tables.names_seen_at
+            for each in every
+        )
+
+    def _is_certain(self, each: LoggedTable, config: Config) -> bool:
+        names = self._tables.states[each.table].column_names
+        if (
+            names is None
+            or each.table not in self._tables.numbered
+            or table_of(names.ids.values()) != each.id
+        ):
+            return False
+        settings, columns = config.table(each.table), [fold(name) for name in each.columns]
+        earlier = names.earlier or names.ids
+        earlier = earlier if table_of(earlier.values()) == each.id else {}
+        for id_ in _hidden(names, earlier, settings):
+            if each.numbers:
+                may_have = {columns[i] for i, number in enumerate(each.numbers) if number == id_}
+            else:
+                places = places_of(id_, len(columns), earlier.values(), names.ids.values())
+                if not places and id_ in names.ids.values():
+                    return False
+                may_have = {columns[place] for place in places}
+            shown = {name for ids in (earlier, names.ids) for name, its in ids.items() if its == id_}
+            may_have -= folded(settings.unmasked)
+            if len(may_have) > 1 or not may_have <= shown:
+                return False
+        return True
+
+    def _keep_in_question(
+        self, table: TableName, described: Sequence[LoggedTable], uncertain: Sequence[LoggedTable]
+    ) -> None:
+        was_in_question = self._in_question.pop(table, None) is not None
+        last = next((each for each in reversed(described) if not each.dumped), None)
+        if last is not None and last in uncertain:
+            self._in_question[table] = last
+        if uncertain and not was_in_question:
+            log.warning("%s: %s", table, WITHHELD)
+            if not self._tables.has_key(table):
+                self._tables.notice(table, "gap", WITHHELD)
+
+    def _drop(self, uncertain: LoggedTable, landed: LandedSegment, number: int) -> None:
+        table, position = uncertain.table, landed.position
+        landed.files = [file for file in landed.files if file.table != table]
+        landed.layouts = [found for found in landed.layouts if found[0].table != table]
+        landed.logged.append(replace(uncertain, lsn=position, dumped=False, withheld=True))
+        for dump in self._dumps.active_of(table):
+            if dump.state != "waiting":
+                self._dumps.end(dump, "cancelled", WITHHELD)
+        if not self._tables.has_key(table):
+            return
+        is_waiting = self._dumps.require(table, position, None)
+        if self._tables.states[table].fingerprint is None and not is_waiting:  # else the next check adds one
+            self._dumps.add(table, manifest=number, reason="repair", floor=position)
+
+
+def places_of(id_: int, columns: int, before: Collection[int], after: Collection[int]) -> range:
+    """Return the places that a column may have had among so many, between two checks that show these ids.
+
+    Empty if it can't have been there, or the checks don't fit together.
+    """
+    left, most_left = sum(other < id_ for other in after), sum(other < id_ for other in before)
+    right = sum(other > id_ for other in {*before} & {*after})
+    return range(left, min(most_left, columns - 1 - right) + 1)
+
+
+def _ids(names: ColumnNames | None) -> Mapping[str, int]:
+    return names.ids if names is not None else {}
+
+
+def _hidden(names: ColumnNames, earlier: Mapping[str, int], settings: TableConfig) -> list[int]:
+    """Return the ids of the columns that were masked or left out under one of their names."""
+    hidden = folded([*settings.mask, *settings.exclude_columns])
+    return [
+        id_
+        for name, id_ in earlier.items()
+        if not hidden.isdisjoint({name, *names.renamed.get(str(id_), ())})
+    ]

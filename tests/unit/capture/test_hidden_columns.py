@@ -1,0 +1,170 @@
+"""Rows of tables that hide columns land only if it is certain which columns they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from connector.capture.hidden_columns import HiddenColumns, places_of
+from connector.capture.lander import LandedSegment
+from connector.config import TableConfig
+from connector.landing.column_names import IDS_PER_TABLE
+from connector.landing.manifest import InvisibleCommit, LandedFile
+from connector.logged_table import LoggedTable
+from connector.schema import TableName
+from connector.source import ResumePoint
+from connector.testing.memory_database import MemoryDatabase
+from connector.testing.memory_store import MemoryStore
+from tests.support.agent.agents import config_of
+from tests.support.agent.starts import Start
+
+ITEMS = TableName.parse("public.items")
+RELATION = 7
+
+
+Live = tuple[int, ...]
+
+
+def histories(steps: int, live: Live = (1, 2, 3), last: int = 3) -> Iterator[list[Live]]:
+    """Yield all histories of a table's columns, by their numbers, as they are added and dropped."""
+    if not steps:
+        yield [live]
+        return
+    steps -= 1
+    following = [((*live, last + 1), last + 1)]
+    following += [(live[:place] + live[place + 1 :], last) for place in range(len(live))]
+    for after, latest in following:
+        yield from ([live, *rest] for rest in histories(steps, after, latest))
+
+
+def test_a_column_is_at_one_of_its_places_whatever_was_added_and_dropped_between_the_checks() -> None:
+    for history in histories(5):
+        before, after = history[0], history[-1]
+        for described in history:
+            for number in {*before} & {*described}:
+                places = places_of(number, len(described), before, after)
+                assert described.index(number) in places
+                if before[: before.index(number)] == tuple(n for n in after if n < number):
+                    assert len(places) == 1, "nothing on its left was dropped"
+
+
+class Judged:
+    """The shop, whose items mask `a`, and what is landed of them."""
+
+    def __init__(self, database: MemoryDatabase, store: MemoryStore, ids: Mapping[str, int]) -> None:
+        self.database, self.position = database, database.end
+        self.show(ids)
+        tables = {ITEMS: TableConfig(mask={"a": "sha256"})}
+        self.start = Start(database, store, config_of().model_copy(update={"tables": tables}))
+        self.tables, self.dumps = self.start.open()
+        self.hidden = HiddenColumns(self.start.source, self.tables, self.dumps)
+
+    def show(self, ids: Mapping[str, int] | None) -> None:
+        """Have the next check show these columns, by their numbers; None: not the table."""
+        self.database.column_ids.pop(ITEMS, None)
+        if ids is not None:
+            relation = self.relation = ids.get("", RELATION)
+            numbered = {name: relation * IDS_PER_TABLE + n for name, n in ids.items() if name}
+            self.database.column_ids[ITEMS] = numbered
+
+    def lands(self, columns: str | None, invisible: Sequence[InvisibleCommit] = ()) -> bool:
+        """Return whether rows land, right after a description of these columns; None: after none."""
+        with self.database.transaction() as transaction:
+            transaction.update("public.items", (2,), a=str(self.database.end))
+        self.position = self.database.end
+        file = LandedFile.model_construct(table=ITEMS)
+        landed = LandedSegment(ResumePoint(self.position), files=[file])
+        if columns is not None:
+            names = tuple(columns.split())
+            landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=self.position, columns=names))
+        self.hidden.withhold(landed, [], self.start.newest, invisible, self.start.config)
+        assert [each.withheld for each in landed.logged if each.withheld] == [True] * (not landed.files)
+        return bool(landed.files)
+
+
+BEFORE = {"id": 1, "x": 2, "a": 3, "b": 4}
+
+
+@pytest.mark.parametrize(
+    ("after", "columns", "lands"),
+    [
+        (BEFORE, "id x a b", True),
+        ({**BEFORE, "c": 5}, "id x A b c", True),
+        ({**BEFORE, "c": 5}, "id x a b", True),
+        ({"id": 1, "a": 3, "b": 4}, "id a b", True),
+        ({"id": 1, "x": 2, "b": 4}, "id x b", True),
+        ({"id": 1, "x": 2, "b": 3}, "id x b", True),  # a was renamed, as the manifest says then
+        ({"id": 1, "a": 3, "b": 4}, "id x a b", False),  # x was dropped, and a may have been x in between
+        ({"id": 1, "x": 3, "a": 4, "b": 5}, "id x a b", False),  # the layout looks as before
+        ({"id": 1, "x": 2, "a": 3, "c": 4}, "id x b a", False),  # a was b for a time
+        ({**BEFORE, "": 8}, "id x a b", False),  # another table has its name by now
+        (None, "id x a b", False),
+        (None, "id b", False),
+    ],
+)
+def test_rows_land_if_each_hidden_column_has_one_name_that_a_check_shows(
+    database: MemoryDatabase,
+    store: MemoryStore,
+    after: Mapping[str, int] | None,
+    columns: str,
+    lands: bool,
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    judged.show(after)
+    assert judged.lands(columns) == lands
+    assert (ITEMS in judged.dumps.needs.by_table) != lands
+
+
+def test_a_description_in_question_is_judged_again_until_it_is_certain(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """The log does not repeat it. Rows after a new description land once those before it can't be older."""
+    judged = Judged(database, store, BEFORE)
+    judged.show({"id": 1, "a": 3, "b": 4})
+    assert not judged.lands("id x a b")
+    assert not judged.lands(None)
+    names = judged.tables.states[ITEMS].column_names
+    assert names is not None
+    assert (names.earlier.keys(), names.ids.keys()) == (BEFORE.keys(), {"id", "a", "b"})
+    judged.start.manifest_history.commit(position=judged.position)
+    assert not judged.lands("id a b")
+    assert judged.lands(None)
+
+
+def test_a_row_whose_commit_a_check_may_not_show_is_withheld(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    assert judged.lands("id x a b")
+    commits = [InvisibleCommit(xid=1, lsn=database.end + step) for step in range(99)]
+    assert not judged.lands("id x a b", commits)
+    assert judged.lands(None), "a later check shows it"
+
+
+def test_of_a_table_without_a_key_a_notice_says_that_rows_did_not_land(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    database.keyless.add(ITEMS)
+    judged = Judged(database, store, BEFORE)
+    judged.show(None)
+    judged.tables.take_notices()
+    assert not judged.lands("id x a b")
+    assert not judged.lands(None)
+    assert ["rows did not land" in notice.text for notice in judged.tables.notices] == [True]
+
+
+def test_a_chunk_that_has_read_the_numbers_of_its_columns_needs_no_check(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    for name, numbers, certain in (("a", (1, 2, 3, 4), True), ("c", (1, 2, 3, 4), False)):
+        each = LoggedTable(
+            RELATION,
+            ITEMS,
+            dumped=True,
+            columns=("id", "x", name, "b"),
+            numbers=tuple(RELATION * IDS_PER_TABLE + n for n in numbers),
+        )
+        assert judged.hidden._is_certain(each, judged.start.config) == certain
+        assert judged.hidden._needs_check({ITEMS: [each]}, judged.start.config) != certain
