@@ -106,9 +106,9 @@ _ADVICE = (
 )
 """What libpq appends after the line with the reason."""
 
-_TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030")
+_TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030", "72")
 """Connection, rollback, resources, operator intervention (shutdown, recovery, a statement that somebody
-canceled, since no timeout of ours does), object in use, lock, idle, I/O."""
+canceled, since no timeout of ours does), object in use, lock, idle, I/O, a snapshot that is too old."""
 
 
 def parse_url(url: str) -> dict[str, str]:

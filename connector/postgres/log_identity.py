@@ -21,6 +21,7 @@ Not detected: a slot created by hand on a restored server, at a position between
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timezone
 from typing import Any
 
@@ -32,6 +33,12 @@ from connector.landing.manifest import LastCommit
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.codec.pgoutput import parse_commit, to_datetime
 from connector.postgres.connection import all_rows, literal, one_row, quote
+from connector.postgres.slot import BULK, NO_ROOM, copy_slot
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES = 64 << 20
+"""Log that is read again at a time where the server has no room for all of it."""
 
 
 def timeline(connection: Connection) -> str:
@@ -78,7 +85,7 @@ def why_different(
         return None
     expected = last if last is not None and last.position > confirmed else None
     try:
-        found = _last_sent_again(connection, slot, publication, position)
+        found = _last_sent_again(connection, slot, publication, confirmed, position)
     except psycopg2.errors.UndefinedObject as error:
         return f"the log before {format_lsn(position)} can't be read again: {error.diag.message_primary}"
     if found == expected:
@@ -89,12 +96,33 @@ def why_different(
     )
 
 
-def _last_sent_again(connection: Connection, slot: str, publication: str, position: int) -> LastCommit | None:
+def _last_sent_again(
+    connection: Connection, slot: str, publication: str, confirmed: int, position: int
+) -> LastCommit | None:
     """Return the last commit that the slot would resend and whose record begins before `position`."""
+    try:
+        return _last_commit(connection, "peek", slot, publication, position, position)
+    except psycopg2.OperationalError as error:
+        if not (error.pgcode or "").startswith(NO_ROOM):
+            raise
+        log.warning("can't read the log again at once, reading it in steps: %s", error.diag.message_primary)
+    copy, last = copy_slot(connection, slot, BULK), None
+    try:
+        for upto in (*range(confirmed + STEP_BYTES, position, STEP_BYTES), position):
+            last = _last_commit(connection, "get", copy, publication, upto, position) or last
+    finally:
+        one_row(connection, f"SELECT pg_drop_replication_slot({literal(copy)})")
+    return last
+
+
+def _last_commit(
+    connection: Connection, how: str, slot: str, publication: str, upto: int, position: int
+) -> LastCommit | None:
+    """Peek at what a slot sends up to `upto`, or get it, and return the last commit before `position`."""
     rows = all_rows(
         connection,
-        f"SELECT xid::text, data FROM pg_logical_slot_peek_binary_changes({literal(slot)},"
-        f" {literal(format_lsn(position))}, NULL, 'proto_version', '1',"
+        f"SELECT xid::text, data FROM pg_logical_slot_{how}_binary_changes({literal(slot)},"
+        f" {literal(format_lsn(upto))}, NULL, 'proto_version', '1',"
         f" 'publication_names', {literal(quote(publication))})"
         " WHERE get_byte(data, 0) = 67 ORDER BY lsn DESC LIMIT 2",  # C; the last may be after position
     )

@@ -38,10 +38,18 @@ REFUSED = ("55000",)
 log is next opened, the slot is found lost: a gap.
 """
 
+NO_ROOM = "53"
+"""The class of SQLSTATEs for insufficient resources. The server holds all the log that a query asks for, and
+at least a whole transaction, before it returns the first row: `temp_file_limit` or its disk may not allow it.
+"""
+
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot as pg_replication_slots shows it. `lost`: why it can no longer be read, or None."""
+    """A slot as pg_replication_slots shows it. `lost`: why it can no longer be read, or None.
+
+    `two_phase`: it sends prepared transactions before they commit, whatever its reader asks for.
+    """
 
     name: str
     plugin: str | None
@@ -50,6 +58,7 @@ class Slot:
     confirmed: int | None
     lost: str | None
     temporary: bool
+    two_phase: bool = False
 
     def misfit(self, database: str) -> str | None:
         """Return why this slot can't be ours, or None."""
@@ -57,6 +66,8 @@ class Slot:
             return f"slot {self.name} is of {self.plugin or 'physical replication'}, not of {PLUGIN}"
         if self.database != database:
             return f"slot {self.name} belongs to database {self.database}, not to {database}"
+        if self.two_phase:
+            return f"slot {self.name} was created with two_phase, and would send what has not committed"
         return None
 
 
@@ -74,7 +85,10 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     # Columns of later versions only: conflicting since 16, invalidation_reason since 17.
     reason = columns.get("invalidation_reason") or ("conflicting" if columns.get("conflicting") else None)
     lost = reason or ("wal_status is lost" if wal_status == "lost" else None)
-    return Slot(name, plugin, database, pid, parse_lsn(confirmed) if confirmed else None, lost, temporary)
+    return Slot(
+        name, plugin, database, pid, parse_lsn(confirmed) if confirmed else None, lost, temporary,
+        two_phase=bool(columns.get("two_phase")),
+    )  # fmt: skip
 
 
 def create_slot(connection: Connection, name: str) -> int:

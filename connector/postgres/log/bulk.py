@@ -9,6 +9,9 @@ Invariants:
 - A batch ends at a transaction boundary, the only place where the server stops.
 - A batch that reaches the end of log it was given (`upto`) moves the position there, since nothing before it
   is left.
+
+The server holds a batch, and so at least a whole transaction, before it sends the first row. Where it has no
+room for that (`temp_file_limit`, a full disk), the log is streamed instead, however much there is.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from connector.position import format_lsn
 from connector.postgres.codec.pgoutput import COPY_BASE
 from connector.postgres.connection import close, driver_errors, literal, one_row, quote
 from connector.postgres.driver.choice import driver
-from connector.postgres.driver.interface import Copy
+from connector.postgres.driver.interface import Copy, CopyError
 from connector.postgres.log.buffer import LogBuffer
-from connector.postgres.slot import BULK, REFUSED, advance_slot, copy_slot, end_of_log
+from connector.postgres.slot import BULK, NO_ROOM, REFUSED, advance_slot, copy_slot, end_of_log
 from connector.postgres.visibility import Visibility
 
 log = logging.getLogger(__name__)
@@ -39,7 +42,10 @@ _TRAILER = b"\xff\xff"
 
 
 class BacklogReader:
-    """Feeds a buffer in batches until little is left; then it is `done`."""
+    """Feeds a buffer in batches until little is left; then it is `done`.
+
+    `no_room`: it is done because the server has no room for a batch, none of which has been fed.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,7 @@ class BacklogReader:
         visibility: Visibility,
         enough_bytes: int,
     ) -> None:
-        self.done = False
+        self.done = self.no_room = False
         self._connection, self._buffer, self._copy = connection, buffer, copy
         self._publication, self._visibility, self._enough_bytes = publication, visibility, enough_bytes
         self._stream: Copy | None = None
@@ -88,10 +94,21 @@ class BacklogReader:
         deadline = time.monotonic() + seconds
         with driver_errors("reading the log in bulk", REFUSED):
             while not self.done and self._buffer.bytes < upto_bytes:
-                if self._stream is None:
-                    self._begin_batch()
-                elif not self._read_some(deadline):
-                    return
+                try:
+                    if self._stream is None:
+                        self._begin_batch()
+                    elif not self._read_some(deadline):
+                        return
+                except CopyError as error:
+                    self._end_without_room(error)
+
+    def _end_without_room(self, error: CopyError) -> None:
+        """Be done if the server has no room for the batch; raise any other error."""
+        if self._rows or not (error.sqlstate or "").startswith(NO_ROOM):
+            raise error
+        log.warning("can't read the log in bulk, streaming instead: %s", error)
+        self._stream = None
+        self.done = self.no_room = True
 
     def close(self) -> None:
         """Close the connection, and with it the slot's copy; never raises."""

@@ -97,6 +97,7 @@ class PostgresLogReader:
         self._names.describes_schema_renames = side.server_version >= DESCRIBES_SCHEMA_RENAMES
         self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
+        self._may_read_in_bulk = True
         self._confirmed = self._advanced = self._compared = visibility.position
         self._polled_at = self._advance_after = 0.0
         self._choose_reader()
@@ -178,11 +179,13 @@ class PostgresLogReader:
     def _choose_reader(self) -> None:
         """Open the bulk or the stream reader, by the distance to the end of the log."""
         if isinstance(self._log_source, BacklogReader):
+            self._may_read_in_bulk = not self._log_source.no_room
             self._log_source.close()
             self._log_source = None
         self._advance_slot()
         self._poll_end_of_log()
-        if self.behind_bytes > self._bulk_bytes and self._open_backlog():
+        far_behind = self.behind_bytes > self._bulk_bytes
+        if far_behind and self._may_read_in_bulk and self._open_backlog():
             return
         self._log_source = StreamReader(
             self._connect(True),

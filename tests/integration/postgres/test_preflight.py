@@ -328,12 +328,19 @@ def test_a_role_without_rights_is_shown_each_grant(database: Database) -> None:
         database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
 
 
-def test_a_slot_that_is_somebody_elses_is_refused(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("create", "why"),
+    [
+        ("pg_create_physical_replication_slot(%s)", "physical"),
+        ("pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", "two_phase"),
+    ],
+)
+def test_a_slot_of_another_kind_is_refused(database: Database, create: str, why: str) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    database.execute("SELECT pg_create_physical_replication_slot(%s)", (database.name,))
+    database.execute(f"SELECT {create}", (database.name,))
     try:
-        assert "physical" in only(bad(source_of(database)), "slot").detail
-        with pytest.raises(PreconditionError, match="physical"):
+        assert why in only(bad(source_of(database)), "slot").detail
+        with pytest.raises(PreconditionError, match=why):
             source_of(database).begin_log(fresh=True)
     finally:
         database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))

@@ -1,11 +1,12 @@
-"""Of libpq's messages of several lines, people read the one with the reason."""
+"""Errors of the server: the line that people read, and which of them may pass."""
 
 from __future__ import annotations
 
 import psycopg2
 import pytest
 
-from connector.postgres.connection import one_line
+from connector.errors import TransientError
+from connector.postgres.connection import failed, one_line
 
 LOST = (
     "server closed the connection unexpectedly\n"
@@ -36,3 +37,8 @@ LOST = (
 )
 def test_the_line_with_the_reason_is_shown(text: str, expected: str) -> None:
     assert one_line(psycopg2.OperationalError(text)) == expected
+
+
+def test_a_snapshot_that_has_become_too_old_is_taken_again() -> None:
+    """A long chunk, where a server before version 17 has old_snapshot_threshold, is no fault of its table."""
+    assert isinstance(failed("public.t", "snapshot too old", "72000"), TransientError)

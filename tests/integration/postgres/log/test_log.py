@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -315,6 +316,46 @@ def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
     assert positions == sorted(positions)
     ids = [event["id"] for segment in read for event in events(segment)]
     assert ids == list(range(20_000))
+
+
+@all_ways
+def test_log_that_the_server_has_no_room_to_read_in_bulk_is_streamed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server writes what exceeds its memory to a temporary file, before it sends the first row."""
+    source, history = behind(database, monkeypatch)
+    database.execute("INSERT INTO t SELECT i, repeat('x', 4000000) FROM generate_series(-20, -1) i")
+    database.execute(f'ALTER DATABASE "{database.name}" SET temp_file_limit = 0')
+    with opened(source, history) as log:
+        assert isinstance(log._log_source, BacklogReader)
+        read = []
+        while sum(segment.rows for segment in read) < 10_020:
+            log.read(0.05, 256 << 20)
+            read.append(log.take())
+        assert isinstance(log._log_source, StreamReader)
+    ids = [event["id"] for segment in read for event in events(segment)]
+    assert ids == [*range(10_000), *range(-20, 0)]
+
+
+def test_a_log_is_proven_in_steps_where_the_server_has_no_room_for_it_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash the slot may be minutes of log behind the manifest."""
+    monkeypatch.setattr("connector.postgres.log_identity.STEP_BYTES", 1 << 17)
+    _, history = behind(database, monkeypatch)
+    with opened(source_of(database), history) as log:
+        read_to(log, database.end_of_log())
+        landed = log.take().end
+    assert landed.last_commit is not None
+    unlike = landed.last_commit.model_copy(update={"txid": "7"})
+    database.execute(f'ALTER DATABASE "{database.name}" SET work_mem = "1MB"')
+    database.execute(f'ALTER DATABASE "{database.name}" SET temp_file_limit = 0')
+    with contextlib.closing(source_of(database)) as again:
+        assert again.check_resumable(landed) is None
+        why = again.check_resumable(replace(landed, last_commit=unlike))
+        assert "restored or replaced" in str(why)
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+    assert database.execute(slots) == [(database.name,)]
 
 
 def test_a_column_added_and_dropped_between_changes_changes_the_layout(database: Database) -> None:
