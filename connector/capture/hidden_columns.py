@@ -76,9 +76,13 @@ class HiddenColumns:
         if may_rename or self._needs_check(described, config):
             found = self._source.check_catalog(self._tables.fingerprints())
             self._tables.note_column_ids(found.column_ids, found.begun, found.position)
-        hidden = {commit.lsn for commit in invisible}
+        unseen = {commit.lsn for commit in invisible}
         for table, some in described.items():
-            uncertain = [each for each in some if each.lsn in hidden or not self._is_certain(each, config)]
+            uncertain = [
+                each
+                for each in some
+                if not self._is_certain(each, config) or (each.lsn in unseen and not each.numbers)
+            ]
             self._keep_in_question(table, some, uncertain)
             if uncertain and self._tables.states[table].state == "captured":
                 self._drop(uncertain[0], landed, newest.number + 1)

@@ -20,7 +20,7 @@ from connector.landing.manifest import Manifest, TableState
 from connector.landing.manifest_store import newest_manifest, read_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql.log import reader as mysql_reader
-from connector.postgres.catalog_fingerprint import FORMER, LOGGED, UNIDENTIFIED, UNLIKE_ALL
+from connector.postgres.catalog_fingerprint import FORMER, LOGGED, UNIDENTIFIED, UNLIKE_ALL, WITHHELD
 from connector.postgres.log import reader as postgres_reader
 from connector.schema import TableName
 from connector.store.factory import open_store
@@ -140,7 +140,7 @@ def _is_contradicted(state: TableState) -> bool:
     return any(_MARKED.search(w) for w in words)
 
 
-_MARKED = re.compile(rf":({LOGGED}|{UNIDENTIFIED}|{FORMER}):$|^n\d+\{UNLIKE_ALL}$")
+_MARKED = re.compile(rf":({LOGGED}|{UNIDENTIFIED}|{FORMER}|{WITHHELD}):$|^n\d+\{UNLIKE_ALL}$")
 
 
 def landed_tables(store: Any) -> dict[TableName, Table]:
