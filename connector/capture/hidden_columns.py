@@ -118,27 +118,19 @@ class HiddenColumns:
         )
 
     def _is_certain(self, each: LoggedTable, config: Config) -> bool:
-        names = self._tables.states[each.table].column_names
-        if (
-            names is None
-            or each.table not in self._tables.numbered
-            or table_of(names.ids.values()) != each.id
-        ):
+        """Return whether each hidden column may have just one name in a description, and that is shown."""
+        names, settings = self._tables.states[each.table].column_names, config.table(each.table)
+        if names is None:
             return False
-        settings, columns = config.table(each.table), [fold(name) for name in each.columns]
-        earlier = names.earlier or names.ids
-        earlier = earlier if table_of(earlier.values()) == each.id else {}
-        for id_ in _hidden(names, earlier, settings):
-            if each.numbers:
-                may_have = {columns[i] for i, number in enumerate(each.numbers) if number == id_}
-            else:
-                places = places_of(id_, len(columns), earlier.values(), names.ids.values())
-                if not places and id_ in names.ids.values():
-                    return False
-                may_have = {columns[place] for place in places}
-            shown = {name for ids in (earlier, names.ids) for name, its in ids.items() if its == id_}
-            may_have -= folded(settings.unmasked)
-            if len(may_have) > 1 or not may_have <= shown:
+        after, earlier = names.ids, names.earlier or names.ids
+        shows = each.table in self._tables.numbered and table_of(after.values()) == each.id
+        if not (each.numbers or shows):
+            return False
+        before = earlier if table_of(earlier.values()) == each.id else {}
+        for id_ in _hidden(names, before, settings):
+            may_have = _names_of(id_, each, before.values(), after.values())
+            shown = {name for ids in (before, after) for name, its in ids.items() if its == id_}
+            if may_have is None or len(may_have) > 1 or not may_have <= {*shown, *folded(settings.unmasked)}:
                 return False
         return True
 
@@ -167,6 +159,17 @@ class HiddenColumns:
         is_waiting = self._dumps.require(table, position, None)
         if self._tables.states[table].fingerprint is None and not is_waiting:  # else the next check adds one
             self._dumps.add(table, manifest=number, reason="repair", floor=position)
+
+
+def _names_of(
+    id_: int, each: LoggedTable, before: Collection[int], after: Collection[int]
+) -> set[str] | None:
+    """Return the names that a column may have in a description; None if that does not fit the checks."""
+    columns = [fold(name) for name in each.columns]
+    if each.numbers:
+        return {name for name, number in zip(columns, each.numbers, strict=True) if number == id_}
+    places = places_of(id_, len(columns), before, after)
+    return {columns[place] for place in places} if places or id_ not in after else None
 
 
 def places_of(id_: int, columns: int, before: Collection[int], after: Collection[int]) -> range:

@@ -158,13 +158,14 @@ def test_a_chunk_that_has_read_the_numbers_of_its_columns_needs_no_check(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     judged = Judged(database, store, BEFORE)
-    for name, numbers, certain in (("a", (1, 2, 3, 4), True), ("c", (1, 2, 3, 4), False)):
+    judged.tables.numbered = frozenset()
+    for relation, name, certain in ((RELATION, "a", True), (RELATION, "c", False), (8, "c", True)):
         each = LoggedTable(
-            RELATION,
+            relation,
             ITEMS,
             dumped=True,
             columns=("id", "x", name, "b"),
-            numbers=tuple(RELATION * IDS_PER_TABLE + n for n in numbers),
+            numbers=tuple(relation * IDS_PER_TABLE + n for n in (1, 2, 3, 4)),
         )
         assert judged.hidden._is_certain(each, judged.start.config) == certain
         assert judged.hidden._needs_check({ITEMS: [each]}, judged.start.config) != certain
