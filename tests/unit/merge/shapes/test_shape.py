@@ -223,7 +223,7 @@ def test_a_damaged_file_of_a_shape_is_not_said_to_be_replaced_by_a_dump() -> Non
 
 
 def test_what_rebuilds_a_shape_is_a_dump_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "_why_gone", lambda *_: "was dropped")
+    monkeypatch.setattr(queries, "read_state", lambda *_: None)
     at = Mock(asDict=lambda: {"manifest": 1, "version": 3, "id": "id"})
     row: Any = {"manifest": 1, "tables": {str(CHANGES): at}}
     config = configured({"url": "file:///lake"}, "public.orders")
