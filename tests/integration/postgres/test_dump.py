@@ -424,6 +424,9 @@ def test_chunks_by_any_key_hold_every_row_once(name: str, database: Database) ->
         tables = source.open_tables()
         (schema,) = source.tables().schemas
         every_row_once(tables, T, schema.key)
+        seventh = tables.next_boundary(T, schema.key, None, 7, None)
+        assert seventh is not None
+        assert [row[-1] for row in keyed(tables, [list(seventh)])] == [False]
         tables.close()
 
 
