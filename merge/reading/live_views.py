@@ -23,7 +23,11 @@ How every query keeps it:
 3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a
    merge's. All parts of a view's plan begin with one exchange that holds what that task returns, so one such
    task runs. Two could differ if manifests are removed meanwhile, and a row that only one half of the overlay
-   knows of would be lost.
+   knows of would be lost. They also share the events that are read, by key (`_whole`).
+
+A query costs Spark's planning more than its work: with adaptive execution, the rest of a plan is planned
+again after each exchange, and each time Delta lists the files of each of its scans by a job. So exchanges
+are few.
 
 No subquery waits for another: a JVM runs 16 of them, for all queries, and queries whose subqueries all wait
 for others would wait forever. (A view in a query's own subquery still has these two in it.)
@@ -248,7 +252,7 @@ class _Builder:
         # `schemas` above has judged the names (`check_renamed`).
         pending = PendingTable(self.source, table, emitted, projection is not None, state.column_names)
         planned = self._planned(pending, is_merged=frame is not None)
-        events = self._events(pending, planned, projection, TASKS_WITHOUT_TABLE if frame is None else TASKS)
+        events = self._events(pending, planned, projection)
         known_as = schema if projection is not None else emitted
         source = reconcile(
             in_columns(events, known_as, layout.columns),
@@ -259,6 +263,7 @@ class _Builder:
         )
         if frame is None:
             return _marked(fresh_rows(source, layout), CDC)
+        source = _whole(source)
         kept = _not_older(frame, planned)
         rules = Rules(partial=True, ties=True, soft=False)
         return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC)
@@ -303,7 +308,7 @@ class _Builder:
         given = _one_row(self.spark).select(
             self.newest.alias("upto"), after.alias("after"), last.alias("last"), merged.alias("merged")
         )
-        return given.mapInArrow(pending.state, STATE).repartition(1)
+        return given.mapInArrow(pending.state, STATE).repartition(TASKS if is_merged else TASKS_WITHOUT_TABLE)
 
     def _cuts(self, table: TableName) -> Column | None:
         """Build the scalar with the table's frontier in the newest cut, `last`, and in those before, `after`.
@@ -325,23 +330,28 @@ class _Builder:
         named = F.struct(after.alias("after"), last.alias("last"), merged.alias("merged"))
         return found.select(named.alias("cuts")).scalar()
 
-    def _events(
-        self, pending: PendingTable, planned: DataFrame, projection: Projection | None, tasks: int
-    ) -> DataFrame:
+    def _events(self, pending: PendingTable, planned: DataFrame, projection: Projection | None) -> DataFrame:
         columns = {column.name: column.type for column in pending.emitted.columns}
-        # Not `explode`: its filter on empty arrays would go below the exchange, which were another one then.
-        parts = planned.select(F.explode_outer(F.slice("state", F.lit(2), F.size("state"))).alias("part"))
-        read = parts.repartition(tasks).mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
+        read = planned.mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
         return read if projection is None else projection.frame(read, pending.emitted, pending.emitted)
+
+
+def _whole(frame: DataFrame) -> DataFrame:
+    """Keep the optimizer from leaving columns out where they are not needed.
+
+    The parts of a plan that need some columns then share what those compute that need all.
+    """
+    row = F.when(F.spark_partition_id() >= 0, F.struct(*map(F.col, map(quoted, frame.columns))))
+    return frame.select(row.alias("row")).select("row.*")
 
 
 def _not_older(frame: DataFrame, planned: DataFrame) -> DataFrame:
     """Leave out the rows of a Delta table from before the oldest position."""
-    found = F.from_json(F.col("state")[0], OLDEST, {"mode": "FAILFAST"})
-    oldest = planned.select(found.alias("oldest")).alias("planned")
+    oldest = F.from_json(F.get_json_object("state", "$.oldest"), OLDEST, {"mode": "FAILFAST"})
+    found = planned.select(oldest.alias("oldest")).alias("planned")
     # Of a bare comparison, the optimizer infers a filter, which would go below the exchange.
     is_not_older = F.coalesce(position_of(F.col(f"target.{CDC}")) >= F.col("planned.oldest"), F.lit(False))
-    return frame.alias("target").join(F.broadcast(oldest), is_not_older).select("target.*")
+    return frame.alias("target").join(F.broadcast(found), is_not_older, "left_semi")
 
 
 def _widest(landed: TableSchema, layout: TargetLayout) -> TableSchema:

@@ -43,14 +43,15 @@ if TYPE_CHECKING:
 Batches = Iterable[pa.RecordBatch]
 
 NEWEST = "manifest bigint"
-STATE, OLDEST = "state array<string>", "epoch int, lsn bigint, seq bigint"
-"""First `OLDEST` as JSON, then what to read. One column: of two, each half of a plan would keep one."""
+STATE, OLDEST = "state string", "epoch int, lsn bigint, seq bigint"
+"""Rows of JSON: `oldest`, the same in all, and what a task is to read, `part`, or null if there is nothing.
+One column: of two, each half of a plan would keep one."""
 
 STATUS = (
     "`table` string, manifest bigint, position string, committed_at timestamp, age_seconds double,"
     " exact boolean, reason string"
 )
-_STATE = pa.schema([("state", pa.list_(pa.string()))])
+_STATE = pa.schema([("state", pa.string())])
 _STATUS = pa.schema(
     [
         ("table", pa.string()),
@@ -187,7 +188,7 @@ class PendingTable:
     names: ColumnNames | None = None
 
     def state(self, batches: Batches) -> Batches:
-        """Return the oldest position, and what to read, for `STATE`.
+        """Return rows with the oldest position, and what to read, for `STATE`.
 
         From rows with `upto`, `after`, `last`, `merged`. `after` null: there is no Delta table. `last`: a
         later manifest that it has as well if the cuts were read before it, as they are; counts where what
@@ -200,15 +201,15 @@ class PendingTable:
                     found = self._state(
                         given["upto"], given["after"] or 0, given["last"] or 0, given["merged"]
                     )
-                yield pa.RecordBatch.from_pylist([{"state": found}], schema=_STATE)
+                yield pa.RecordBatch.from_pylist([{"state": row} for row in found], schema=_STATE)
 
     def events(self, batches: Batches) -> Batches:
-        """Read the events of parts, one or null in each row, in the columns of the layout and `_cdc`."""
+        """Read the events of parts (`STATE`), in the columns of the layout and `_cdc`."""
         for batch in batches:
-            for given in batch.to_pylist():
+            for row in batch.column("state").to_pylist():
                 with explained():
-                    if given["part"] is not None:
-                        yield from self._events(json.loads(given["part"]))
+                    if (part := json.loads(row)["part"]) is not None:
+                        yield from self._events(part)
 
     def _state(self, upto: int, after: int, last: int, merged: Mapping[str, int] | None) -> list[str]:
         store = self.source.open()
@@ -240,7 +241,7 @@ class PendingTable:
 
     def _planned(self, store: Store, manifests: LandedManifests, after: int, upto: int) -> list[str]:
         if after == upto:
-            return [json.dumps(NOTHING._asdict())]
+            return _rows(NOTHING, [])
         plan = plan_past_holes(self.table, manifests, after, upto)
         layouts = {id_: read_layout(store, self.table, id_) for id_ in plan.all_schema_ids}
         plan = plan.of_key(layouts)
@@ -249,7 +250,7 @@ class PendingTable:
         truncate = max(_truncates(store, plan, layouts), default=NOTHING)
         oldest = max([truncate, *(sweep.position for sweep in plan.sweeps)])
         counts = max(truncate, plan.swept or NOTHING)
-        return [json.dumps(oldest._asdict()), *_parts(plan, counts)]
+        return _rows(oldest, _parts(plan, counts))
 
     def _events(self, part: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         files = [LandedFile.model_validate(file) for file in part["files"]]
@@ -330,12 +331,17 @@ def _truncates(store: Store, plan: TablePlan, layouts: Mapping[str, TableSchema]
                 yield Position(cdc["epoch"], cdc["lsn"], cdc["seq"])
 
 
-def _parts(plan: TablePlan, counts: Position) -> Iterator[str]:
+def _rows(oldest: Position, parts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Format `STATE`: a row for each part, or one without any."""
+    found: list[Mapping[str, Any] | None] = [*parts]
+    return [json.dumps({"oldest": oldest._asdict(), "part": part}) for part in found or [None]]
+
+
+def _parts(plan: TablePlan, counts: Position) -> Iterator[Mapping[str, Any]]:
     """Describe what each task reads; events before `counts` don't count."""
     for files, after in ((plan.files, None), (plan.again, plan.low)):
         for group in groups_for_tasks(files, lambda file: file):
-            part = {"files": [file.model_dump(mode="json") for file in group], "from": counts, "after": after}
-            yield json.dumps(part)
+            yield {"files": [file.model_dump(mode="json") for file in group], "from": counts, "after": after}
 
 
 def _field(cdc: pa.StructArray, name: str) -> pa.Array:

@@ -53,11 +53,11 @@ class Zone:
         cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged}
         given = {"upto": self.landed.number, "after": after, "last": last, "merged": cut}
         (found,) = self.pending.state([pa.RecordBatch.from_pylist([given])])
-        state: list[str] = found.to_pylist()[0]["state"]
+        state: list[str] = found.column("state").to_pylist()
         return state
 
     def positions(self, state: list[str]) -> list[tuple[int, str]]:
-        parts = [pa.RecordBatch.from_pylist([{"part": part}]) for part in (None, *state[1:])]
+        parts = [pa.RecordBatch.from_pylist([{"state": row}]) for row in state]
         found = [cdc for batch in self.pending.events(parts) for cdc in batch.column(CDC).to_pylist()]
         return sorted((cdc["lsn"], cdc["op"]) for cdc in found)
 
@@ -68,7 +68,8 @@ def zone(tmp_path: Path) -> Zone:
 
 
 def oldest_of(state: list[str]) -> Position:
-    return Position(**json.loads(state[0]))
+    (oldest,) = {Position(**json.loads(row)["oldest"]) for row in state}
+    return oldest
 
 
 def test_what_landed_after_the_cut_before_the_newest_is_read_up_to_the_newest_manifest(zone: Zone) -> None:
