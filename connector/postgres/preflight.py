@@ -26,7 +26,7 @@ from connector.postgres.catalog import (
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
 from connector.postgres.driver.choice import driver
 from connector.postgres.predicate import TYPE_SCHEMAS
-from connector.postgres.slot import copies, find_slot
+from connector.postgres.slot import check_standbys, copies, find_slot
 from connector.postgres.table_facts import TableFacts, find_tables, qualified
 from connector.schema import TableName
 from connector.source import Finding
@@ -91,12 +91,9 @@ def _check_server(context: _CheckContext) -> Iterator[Finding]:
     yield _check_setting(
         "wal_level", _setting(connection, "wal_level"), "logical", _system("wal_level", "logical")
     )
-    yield _check_setting(
-        "encoding",
-        _setting(connection, "server_encoding"),
-        "UTF8",
-        "move the data to a database with encoding UTF8",
-    )
+    move = "move the data to a database with encoding UTF8"
+    yield _check_setting("encoding", _setting(connection, "server_encoding"), "UTF8", move)
+    yield from check_standbys(_setting(connection, "synchronous_standby_names"))
     standby, clock = _row(
         connection, "SELECT pg_is_in_recovery(), extract(epoch FROM clock_timestamp())::float8"
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from psycopg2.extensions import connection as Connection
@@ -18,6 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from connector.errors import FencedError, PreconditionError
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.connection import literal, one_row, quote
+from connector.source import Finding
 
 PLUGIN = "pgoutput"
 
@@ -230,3 +232,23 @@ def end_of_log(connection: Connection) -> int:
     )
     assert row is not None
     return parse_lsn(row[0])
+
+
+_ANYONE = re.compile(r'(?:^|[,(])\s*"?\*"?\s*(?:$|[,)])')
+"""A list's item that matches each session, in quotes or not."""
+
+
+def check_standbys(names: str) -> Iterator[Finding]:
+    """Report a setting of `synchronous_standby_names` that matches every session. Pure.
+
+    A position is confirmed once it has landed. A commit that waits for that takes seconds, or as long as
+    nothing can land. Whoever wants it can list the agent's session by name.
+    """
+    if _ANYONE.search(names):
+        yield Finding(
+            "synchronous_standby_names",
+            "warning",
+            f"{names} may choose the agent: commits at the source would wait until they have landed",
+            "list the standbys by name: ALTER SYSTEM SET synchronous_standby_names = '...';"
+            " SELECT pg_reload_conf();",
+        )

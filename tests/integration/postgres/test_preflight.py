@@ -29,6 +29,7 @@ from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.source.postgres_source import Pooled, both_ways, source_of
 from tests.support.source.reading import chunk_rows, following, opened, ops, read_rows
 from tests.support.source.reading import events as events_of
+from tests.support.waiting import wait_until
 
 
 def bad(source: PostgresSource) -> dict[str, Finding]:
@@ -326,6 +327,22 @@ def test_a_role_without_rights_is_shown_each_grant(database: Database) -> None:
             assert ops(events_of(read_rows(log, 1)), "id") == [("insert", 1)]
     finally:
         database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
+def test_a_server_that_may_take_the_agent_for_a_synchronous_standby_is_warned_of(database: Database) -> None:
+    with contextlib.closing(source_of(database)) as source:
+
+        def warned() -> bool:
+            return any(f.name == "synchronous_standby_names" for f in source.check())
+
+        assert not warned()
+        database.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        try:
+            database.execute("SELECT pg_reload_conf()")
+            wait_until(warned, "the setting is seen")
+        finally:
+            database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            database.execute("SELECT pg_reload_conf()")
 
 
 @pytest.mark.parametrize(
