@@ -379,7 +379,7 @@ class Capture:
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
-        self._tables.note_renames(landed.renamed)
+        self._tables.note_renames(landed.renamed, self._config)
         self._hidden_columns.withhold(landed, chunks, newest, not_yet_visible, self._config)
         last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
         end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)

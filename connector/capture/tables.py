@@ -29,7 +29,7 @@ from connector.errors import TableError
 from connector.landing.column_names import ColumnNames
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
-from connector.masking.columns import shown_unmasked
+from connector.masking.columns import check_renamed, shown_unmasked
 from connector.position import Position
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
 
@@ -236,11 +236,19 @@ class Tables:
             self.quarantine_unfit(shown, seen_at)
         return shown is not None
 
-    def note_renames(self, found: Iterable[ColumnsRenamed]) -> None:
-        """Remember the names that columns have been given in the log, also of quarantined tables."""
-        for each in found:
-            if (state := self.states.get(each.table)) is not None:
-                self.update(each.table, column_names=(state.column_names or ColumnNames()).told(each.names))
+    def note_renames(self, found: Iterable[ColumnsRenamed], config: Config) -> None:
+        """Remember the names that columns have been given in the log, also of quarantined tables.
+
+        Quarantines a table in which a column that lands masked has been given the name of one that doesn't.
+        """
+        for each in (each for each in found if each.table in self.states):
+            names = (self.states[each.table].column_names or ColumnNames()).told(each.names)
+            self.update(each.table, column_names=names)
+            try:
+                for _, name in each.names:
+                    check_renamed(each.table, config.table(each.table), name, names.told_of(name))
+            except TableError as error:
+                self.quarantine_unfit(error, each.lsn)
 
     def _note_came(self, name: TableName, before: Collection[str], now: Collection[str]) -> None:
         """Remember which columns came while which were gone, if columns have no ids."""

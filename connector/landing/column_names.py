@@ -138,6 +138,10 @@ class ColumnNames(BaseModel):
             found |= gone if name in came else set()
         return found - {name}
 
+    def told_of(self, name: str) -> list[str]:
+        """Return the names that the column had before, in order, which has this one now as the log told."""
+        return next((names[:-1] for names in self.logged if names[-1] == fold(name)), [])
+
     def others_of(self, name: str) -> set[str]:
         """Return the other names that the column with an id that has this name now has had."""
         return set(self.renamed.get(str(self.ids.get(name)), ())) - {name}

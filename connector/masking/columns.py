@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from connector.config import Config, TableConfig
 from connector.config.target_columns import NULL, has_one_text, mask_identity, masked_type
 from connector.errors import TableError
-from connector.landing.event_batch import CDC_TYPE, ColumnsRenamed, EventBatch, arrow_schema
+from connector.landing.event_batch import CDC_TYPE, EventBatch, arrow_schema
 from connector.landing.format import CDC
 from connector.masking.values import masked
 from connector.schema import Column, TableName, TableSchema, fold, folded
@@ -36,6 +36,14 @@ def shown_unmasked(table: TableName, was: str, name: str) -> TableError:
         f"column {name!r} was {was!r}, which lands masked",
         hint=f"in {table.section}, {what}: deltatide reload",
     )
+
+
+def check_renamed(table: TableName, settings: TableConfig, name: str, former: Iterable[str]) -> None:
+    """`TableError` if a column, by the names that it has had, was masked and would land as it is."""
+    was = next((each for each in former if settings.mask_of(each) is not None), None)
+    lands = settings.mask_before_landing and settings.selects(name) and settings.mask_of(name) is None
+    if was is not None and lands and fold(name) not in folded(settings.unmasked):
+        raise shown_unmasked(table, was, name)
 
 
 @dataclass(frozen=True)
@@ -86,16 +94,6 @@ class LandedColumns:
         schema = self.layout(batch.schema)
         with self._without_values():
             return self._batch(batch, schema)
-
-    def is_in_question(self, name: str) -> bool:
-        """Return whether a column lands, and may be a masked one: it is not declared as `unmasked`."""
-        return self.settings.selects(name) and fold(name) not in folded(self.settings.unmasked)
-
-    def check_renamed(self, found: ColumnsRenamed) -> None:
-        """`TableError` if a masked column would land as it is under its new name."""
-        for was, name in found.names:
-            if self.settings.mask_of(was) and self.is_in_question(name) and not self.settings.mask_of(name):
-                raise shown_unmasked(self.table, was, name)
 
     def _batch(self, batch: EventBatch, schema: TableSchema) -> EventBatch:
         events = batch.table

@@ -136,24 +136,18 @@ class _MaskedLog(_Wrapper):
 
 class _MaskedSegment(_Wrapper):
     def decode(self) -> Iterator[Decoded]:
-        """Decode; a table whose columns no longer fit its settings is quarantined from that event on."""
+        """Decode; a table whose layout no longer fits its settings is quarantined from that event on."""
         quarantined: set[TableName] = set()
         for found in self._inner.decode():
-            table = found.schema.table if isinstance(found, EventBatch) else found.table
-            landed = self._masked.of(table)
+            landed = self._masked.of(found.schema.table) if isinstance(found, EventBatch) else None
             if landed is None or not isinstance(found, EventBatch):
                 yield found
-            if landed is None or isinstance(found, QuarantineNotice) or table in quarantined:
-                continue
-            try:
-                if isinstance(found, EventBatch):
+            elif landed.table not in quarantined:
+                try:
                     yield landed.batch(found)
-                else:
-                    landed.check_renamed(found)
-            except TableError as error:
-                quarantined.add(table)
-                lsn = found.first.lsn if isinstance(found, EventBatch) else found.lsn
-                yield QuarantineNotice(table, lsn, error.reason, error.hint or "")
+                except TableError as error:
+                    quarantined.add(landed.table)
+                    yield QuarantineNotice(landed.table, found.first.lsn, error.reason, error.hint or "")
 
 
 class _MaskedTableReader(_Wrapper):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -129,11 +131,41 @@ def test_a_column_that_is_back_once_another_is_gone_may_be_that_one(
 
 def test_names_that_the_log_gave_columns_of_a_quarantined_table_are_known(tables: Tables) -> None:
     tables.quarantine(QuarantineNotice(NAME, 95, "its key changed", "fix it"))
-    tables.note_renames([ColumnsRenamed(NAME, 97, (("Ssn", "a"),)), ColumnsRenamed(OTHER, 97, (("x", "y"),))])
+    renamed = [ColumnsRenamed(NAME, 97, (("Ssn", "a"),)), ColumnsRenamed(OTHER, 97, (("x", "y"),))]
+    tables.note_renames(renamed, config_of())
     tables.release(NAME, layout("id", "a"))
     names = tables.states[NAME].column_names
     assert names is not None
     assert names.others("ssn") == {"a"}
+
+
+MASKED = {"columns": ["id", "mail", "a"], "mask": {"Mail": "null"}, "mask_before_landing": True}
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "problem"),
+    [
+        (["mail", "a"], {}, "column 'a' was 'mail', which lands masked"),
+        (["mail", "aside", "A"], {}, "column 'A' was 'mail', which lands masked"),
+        (["mail", "aside"], {}, None),  # which does not land
+        (["mail", "a"], {"unmasked": ["A"]}, None),
+        (["mail", "a"], {"mask": {"mail": "null", "a": "null"}}, None),
+        (["mail", "a"], {"mask_before_landing": False}, None),  # the merge stops at it
+        (["aside", "a"], {}, None),
+    ],
+)
+def test_a_table_whose_log_renames_a_masked_column_to_one_that_is_not_is_quarantined(
+    tables: Tables, names: list[str], settings: dict[str, Any], problem: str | None
+) -> None:
+    chosen = TableConfig.model_validate(MASKED | settings)
+    config = config_of().model_copy(update={"tables": {NAME: chosen}})
+    told = [ColumnsRenamed(NAME, 97, (pair,)) for pair in pairwise(names)]
+    for each in told:  # in whatever manifests
+        tables.note_renames([each], config)
+    assert (tables.states[NAME].reason, tables.states[NAME].since) == (problem, 97 if problem else None)
+    known = tables.states[NAME].column_names
+    assert known is not None
+    assert known.others(names[0]) == {name.lower() for name in names[1:]}
 
 
 @pytest.mark.parametrize("fit", [True, False])

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from connector.config import Config, TableConfig
 from connector.errors import ConfigurationError, TableError
-from connector.landing.event_batch import CdcColumns, ColumnsRenamed, EventBatch, QuarantineNotice, assemble
+from connector.landing.event_batch import CdcColumns, EventBatch, assemble
 from connector.masking.columns import LandedColumns
-from connector.masking.source import masked_source
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
-from connector.source import ChunkRows, ResumePoint, Source
+from connector.source import ChunkRows
 
 T = TableName("public", "people")
 PEOPLE = TableSchema(
@@ -176,47 +174,3 @@ def test_a_reload_does_not_hash_without_a_salt() -> None:
     with pytest.raises(ConfigurationError, match=r"needs lake\.salt"):
         configured({}).reloaded(new)
     assert configured({}, "another of sixteen characters").reloaded(new)[1] == ["lake.salt"]
-
-
-class Inner:
-    """A source whose log has one segment."""
-
-    def __init__(self, *found: object) -> None:
-        self.found = found
-
-    def open_log(self, *_: object) -> Inner:
-        return self
-
-    def take(self) -> Inner:
-        return self
-
-    def decode(self) -> Iterator[object]:
-        return iter(self.found)
-
-
-@pytest.mark.parametrize(
-    ("renamed", "settings", "problem"),
-    [
-        (("Mail", "secret"), {}, None),  # which does not land
-        (("Mail", "other"), {"columns": ["id", "mail", "other"]}, "column 'other' was 'Mail', which lands"),
-        (("Mail", "other"), {"columns": ["id", "mail", "other"], "unmasked": ["Other"]}, None),
-        (("mail", "note"), {"mask": {"mail": "null", "note": "null"}}, None),
-        (("secret", "note"), {"mask": {"mail": "null"}}, None),
-    ],
-)
-def test_a_table_whose_log_renames_a_masked_column_to_one_that_is_not_is_quarantined(
-    renamed: tuple[str, str], settings: dict[str, Any], problem: str | None
-) -> None:
-    """The rename stays known: whoever has the table dumped may not know of it."""
-    chosen = TableConfig.model_validate(SETTINGS | {"mask": {"mail": "sha256"}} | settings)
-    config = configured({}, "a salt of sixteen characters").model_copy(update={"tables": {T: chosen}})
-    told, rows = ColumnsRenamed(T, 7, (renamed,)), batch([None], [None])
-    elsewhere = ColumnsRenamed(TableName("public", "other"), 8, (renamed,))
-    source = masked_source(cast(Source, Inner(told, elsewhere, rows)), config)
-    found = [*source.open_log(1, cast(ResumePoint, None)).take().decode()]
-    assert found[0] == told
-    assert elsewhere in found
-    notices = [each for each in found if isinstance(each, QuarantineNotice)]
-    assert [(n.table, n.lsn) for n in notices] == ([] if problem is None else [(T, 7)])
-    assert problem is None or problem in notices[0].reason
-    assert isinstance(found[-1], EventBatch) == (problem is None)
