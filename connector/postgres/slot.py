@@ -7,6 +7,7 @@ or re-creates it. So a slot that is ahead is a gap.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import time
@@ -20,6 +21,8 @@ from connector.errors import FencedError, PreconditionError
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.connection import literal, one_row, quote
 from connector.source import Finding
+
+log = logging.getLogger(__name__)
 
 PLUGIN = "pgoutput"
 
@@ -94,7 +97,17 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
 
 
 def create_slot(connection: Connection, name: str) -> int:
-    """Create a slot; return the position from which it keeps the log. Waits for running transactions."""
+    """Create a slot; return the position from which it keeps the log.
+
+    Waits for running transactions, prepared ones, too, however long they take. If there are any, it says so.
+    """
+    running = one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot()) < pg_current_xact_id()")
+    if running == (True,):
+        log.warning(
+            "creating slot %s waits for running transactions to end: SELECT pid, xact_start, query FROM"
+            " pg_stat_activity WHERE backend_xid IS NOT NULL; SELECT * FROM pg_prepared_xacts",
+            name,
+        )
     query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}')"
     row = one_row(connection, query)
     assert row is not None

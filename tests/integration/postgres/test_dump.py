@@ -233,7 +233,7 @@ def test_what_may_pass_by_itself_quarantines_no_table(database: Database) -> Non
 
 
 def test_a_commit_that_hangs_while_the_slot_is_made_is_waited_for(
-    unanswered: Database, monkeypatch: pytest.MonkeyPatch
+    unanswered: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its commit record is before the slot's position, and no snapshot lists its xid: it is after xmax.
 
@@ -251,6 +251,7 @@ def test_a_commit_that_hangs_while_the_slot_is_made_is_waited_for(
         making = threading.Thread(target=lambda: begun.append(source.begin_log(fresh=False)))
         making.start()
         wait_until(lambda: _waits_for(database, first), "the slot's maker waits for the first")
+        assert f"creating slot {database.name} waits for running transactions" in caplog.text
         _begin_writing(second)
         first.rollback()
         wait_until(lambda: _waits_for(database, second), "the slot's maker waits for the second")
