@@ -11,8 +11,9 @@ The log reader's hot loop is cheap: it checks one byte of each message and appen
         layouts.append(RelationLayout(len(payloads), parse_relation(payload, base), schema))
 
 Decoding joins the payloads of a window into one buffer and then works by column. Invariants: every change
-message has an ordinal in its transaction, whichever tables are captured, and ``seq`` is twice that; batches
-of one table come in position order. Nothing here waits, reads or keeps state between segments.
+message that was appended has an ordinal in its transaction, and ``seq`` is twice that (the reader leaves out
+those of tables that it does not capture, so only their order means anything); batches of one table come in
+position order. Nothing here waits, reads or keeps state between segments.
 """
 
 from __future__ import annotations
