@@ -160,7 +160,7 @@ def test_a_table_that_can_not_be_shown_does_not_keep_others_from_it(
     zone.log(10, insert(5, 1))
     everything = register(spark, zone.config)
     assert everything == ["`orders_live`", VIEW, "`others_live`", "`public.others_live`", "_deltatide_status"]
-    renamed = ColumnNames(came={"name": ["ssn"]})
+    renamed = ColumnNames().after({"name"}, {"ssn"})
     zone.landed.table(schema_of("public.others", id="int", ssn="string", name="string"))
     state = zone.landed.tables[others.table].changed(column_names=renamed)
     zone.landed.tables[others.table] = state
