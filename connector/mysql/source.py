@@ -264,13 +264,15 @@ class MysqlSource:
         torn = self._reader and self._reader.unreadable_at
         if not torn or torn < resume_point.position or unpack_binlog_position(torn)[0] not in files:
             return None
-        return log_identity.unreadable(self._stream_of(here, files, torn), torn)
+        return log_identity.unreadable(self._stream_of(here, files, torn, checked=True), torn)
 
-    def _stream_of(self, here: Server, files: Mapping[int, LogFile], position: int) -> BinlogStream:
+    def _stream_of(
+        self, here: Server, files: Mapping[int, LogFile], position: int, *, checked: bool = False
+    ) -> BinlogStream:
         """Open the log at a position, up to its end."""
         number, offset = unpack_binlog_position(position)
         connection = self._connect_to(here, replication=True)
-        return BinlogStream(connection, here, files[number].name, offset, 0)
+        return BinlogStream(connection, here, files[number].name, offset, 0, checked=checked)
 
     def _decide_failover(
         self,
@@ -354,7 +356,7 @@ class MysqlSource:
                 survives = self._was_durable and preflight.survives_crashes(side, server)
             stream = BinlogStream(
                 self._connect_to(server, replication=True), server, file, offset,
-                replica_id(self._config.name),
+                replica_id(self._config.name), checked=True,
             )  # fmt: skip
         except BaseException:
             close(side)

@@ -5,8 +5,8 @@ mysql-replication's BinLogStreamReader: that one reopens a lost connection on it
 MariaDB without GTIDs. Here a lost connection is an error, and only a caller that knows the position resumes.
 
 Invariants: packets come in order of their sequence numbers; `fetch` returns complete events. Only a
-compressed transaction longer than a packet is returned in pieces, so it is never held completely. An event
-with a wrong checksum is not returned: servers send their files unchecked.
+compressed transaction longer than a packet is returned in pieces, so it is never held completely. With
+`checked`, an event with a wrong checksum is not returned: servers send their files unchecked.
 """
 
 from __future__ import annotations
@@ -85,12 +85,20 @@ class LogEndedError(TransientError):
 class BinlogStream:
     """The events after a position in the log. Owns the connection; used by one thread.
 
-    `server_id` 0 reads to the end of the log and no further, alongside any other reader. `received` counts
-    the bytes received, including heartbeats and incomplete events.
+    `server_id` 0 reads to the end of the log and no further, alongside any other reader. `checked`: for
+    readers of rows; one that scans a file must get past an event that is damaged. `received` counts the bytes
+    received, including heartbeats and incomplete events.
     """
 
     def __init__(
-        self, connection: Connection[Any], server: Server, file: str, offset: int, server_id: int
+        self,
+        connection: Connection[Any],
+        server: Server,
+        file: str,
+        offset: int,
+        server_id: int,
+        *,
+        checked: bool = False,
     ) -> None:
         self.received = 0
         self._connection = connection
@@ -98,7 +106,7 @@ class BinlogStream:
         self._rest = bytearray()
         self._sequence = 1
         self._in_pieces = False
-        self._has_checksums = False
+        self._checked, self._has_checksums = checked, False
         self._crc, self._missing = 0, 0  # of an event in pieces: of those that came, and bytes of the others
         self._long_event: bytearray | None = None
         self._heard = time.monotonic()
@@ -240,7 +248,7 @@ class BinlogStream:
     def _is_damaged(self, packet: bytes | bytearray) -> bool:
         """Return whether an event's checksum is wrong, so the stream ends; not of those that frame files."""
         if packet[TYPE] == FORMAT:
-            self._has_checksums = checksum_bytes(bytes(packet)) > 0
+            self._has_checksums = self._checked and checksum_bytes(bytes(packet)) > 0
         if not self._has_checksums or crc32(packet, _BEFORE_STATUS) == _MATCHES:
             return False
         if packet[TYPE] in FRAMES or packet[FLAGS] & ARTIFICIAL:

@@ -73,7 +73,8 @@ def received(packets: list[bytes], portions: list[int]) -> list[bytes]:
 
 
 def opened(connection: Connection) -> BinlogStream:
-    return BinlogStream(cast(Any, connection), Server(False, "9.0", 1, "u", False), "bin.000001", 4, 0)
+    server = Server(False, "9.0", 1, "u", False)
+    return BinlogStream(cast(Any, connection), server, "bin.000001", 4, 0, checked=True)
 
 
 @pytest.fixture(autouse=True)
