@@ -12,6 +12,8 @@ removes it with ``deltatide maintain --forget``.
     consumers/<id>/1.json        replaces an object by deleting it first
     consumers/<id>/stream.json   of a streaming query, how far it is
     consumers/<id>/verified-...  no consumer: what of the lake was verified (`connector.landing.verified`)
+    consumers/_rebuilt/<id>/<generation>.json  no consumer: the Delta table with this id is about to get rows
+                                 with other columns, masks or conditions, for the nth time
 
 The newest one counts. A stale record is safe: it only keeps too much.
 """
@@ -37,6 +39,9 @@ RECORD_MANIFESTS = 100
 
 MOST_FAILING = 20
 """Limit of failing tables named in a record."""
+
+
+REBUILT = "_rebuilt"
 
 
 class Consumer(BaseModel):
@@ -84,6 +89,18 @@ def slot_due(
 
 def _turn(at: datetime, manifest: int) -> tuple[int, int]:
     return int(at.timestamp() // RECORD_SECONDS), manifest // RECORD_MANIFESTS
+
+
+def rebuilt_path(table_id: str, generation: int) -> str:
+    """Return the path of the record that a Delta table is rebuilt with other columns, masks or rows."""
+    return f"{CONSUMERS}/{REBUILT}/{encode(table_id)}/{generation}.json"
+
+
+def last_rebuilt(store: Store, table_id: str) -> int:
+    """Return the greatest generation of a Delta table that such a record names; 0 without one."""
+    folder = rebuilt_path(table_id, 0).rpartition("/")[0]
+    names = (path.removeprefix(f"{folder}/").partition(".json")[0] for path in store.list(f"{folder}/"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def read_consumers(store: Store) -> list[Consumer]:

@@ -1,11 +1,14 @@
 """Records in the landing zone how far this lake is, so that nothing it has yet to read is removed.
 
+And which of its tables are rebuilt with other columns, masks or rows.
+
 Order: the lake registers before its first merge plans anything, and writes each record after the cut that it
 names. A crash or a failed write leaves an older record, which only keeps more files.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.errors import ConfigurationError
-from connector.landing.consumers import MOST_FAILING, Consumer, record_path, slot_due
+from connector.landing.consumers import MOST_FAILING, Consumer, rebuilt_path, record_path, slot_due
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.control_table import Frontier, Frontiers, cuts_table
@@ -86,6 +89,22 @@ def record_progress(
     slot = slot_due(last, (now, cut.manifest.number), news=cut.is_news(before))
     if slot is not None:
         _write(spark, landing, config, slot, cut.reached, cut.failing)
+
+
+def record_rebuilt(landing: LandingZone, table: TableName, table_id: str, generation: int) -> None:
+    """Record that a Delta table is about to get rows with other columns, masks or conditions.
+
+    Live views look there: those that are older than these rows no longer show the table.
+    """
+    try:
+        said = json.dumps({"table": str(table), "generation": generation})
+        landing.write(rebuilt_path(table_id, generation), said, overwrite=True)
+    except SPARK_ERRORS as error:
+        log.warning(
+            "register live views of %s again: that it is rebuilt was not recorded in the landing zone: %s",
+            table,
+            first_line(error),
+        )
 
 
 def _write(

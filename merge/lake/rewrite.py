@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from connector.config import Config
 from connector.errors import TableError
 from merge.lake.commits import Mark, newest_unchanged, read_commits
+from merge.lake.consumer import record_rebuilt
 from merge.lake.control_table import Frontier, recorded_frontiers
 from merge.lake.retry import SPARK_ERRORS, is_lost_file
 from merge.lake.schema import change_properties, check_layout
@@ -175,6 +176,7 @@ class Rewrite:
         mark = Mark(source, plan.upto, write_id=self.landing.get(plan.upto).write_id)
         change_properties(self.spark, target, mark, {COLUMNS_PROPERTY: CHANGING})
         changing, generation = replace(target, columns=CHANGING), _generation(state, last) + 1
+        record_rebuilt(self.landing, target.table, state.id, generation)
         report = self._written(changing, plan, read_state(self.spark, target), None, last, generation)
         built = {
             COLUMNS_PROPERTY: target.columns,

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, GapError, SourceMismatchError, TableError
 from connector.landing.column_names import ColumnNames
+from connector.landing.consumers import last_rebuilt
 from connector.landing.format import CDC, TRUNCATE
 from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.position import Position, format_position
@@ -178,7 +179,8 @@ class PendingTable:
     `only_emitted`: refuse events of any other layout, since what is then done to columns depends on it: even
     of one with the same columns in another order, whose names may have been swapped. `names`: those that one
     column may have had, as known and accepted when `emitted` was; with `only_emitted`, nothing is read once
-    more are known.
+    more are known. `table_id`, `generation`: the Delta table's, as it was then; None: there was none. Nothing
+    is read once the newest cut names another table, or it is rebuilt with other columns, masks or rows.
     """
 
     source: Source
@@ -186,6 +188,8 @@ class PendingTable:
     emitted: TableSchema
     only_emitted: bool
     names: ColumnNames | None = None
+    table_id: str | None = None
+    generation: int = 0
 
     def state(self, batches: Batches) -> Batches:
         """Return rows with the oldest position, and what to read, for `STATE`.
@@ -193,7 +197,7 @@ class PendingTable:
         From rows with `upto`, `after`, `last`, `merged`. `after` null: there is no Delta table. `last`: a
         later manifest that it has as well if the cuts were read before it, as they are; counts where what
         landed after `after` is gone, damaged, or can't be shown. `merged`: a cut's manifest, epoch and
-        position, or null.
+        position, and the Delta table's id there, or null.
         """
         for batch in batches:
             for given in batch.to_pylist():
@@ -211,7 +215,7 @@ class PendingTable:
                     if (part := json.loads(row)["part"]) is not None:
                         yield from self._events(part)
 
-    def _state(self, upto: int, after: int, last: int, merged: Mapping[str, int] | None) -> list[str]:
+    def _state(self, upto: int, after: int, last: int, merged: Mapping[str, Any] | None) -> list[str]:
         store = self.source.open()
         manifests = LandedManifests(store)
         if after < last and manifests.is_removed(after):
@@ -230,6 +234,7 @@ class PendingTable:
             )
         if self.only_emitted:
             self._require_names(state)
+        self._require_same_rows(store, merged)
         _check_same_zone(manifests, store, upto, merged)
         try:
             return self._planned(store, manifests, after, upto)
@@ -263,6 +268,20 @@ class PendingTable:
             if after is not None:
                 keep = pc.and_(keep, _compare(cdc, after, or_equal=False))
             yield batch.filter(keep)
+
+    def _require_same_rows(self, store: Store, merged: Mapping[str, Any] | None) -> None:
+        """Refuse a Delta table whose rows may have other columns, masks or conditions than ours have.
+
+        A rebuild records itself before its rows are there, and this is asked after they were chosen.
+        """
+        if self.table_id is None:
+            return
+        replaced = merged is not None and merged["id"] not in (None, self.table_id)
+        if replaced or last_rebuilt(store, self.table_id) > self.generation:
+            how = "dropped or replaced" if replaced else "rebuilt with other columns, masks or rows"
+            raise TableError(
+                self.table, f"its Delta table was {how} since this view was registered", hint=AGAIN
+            )
 
     def _require_names(self, state: TableState) -> None:
         """Refuse columns that may have got another's name since: masks and conditions go by names."""
@@ -310,13 +329,18 @@ def _described(column: Column | None) -> str:
 
 
 def _check_same_zone(
-    manifests: LandedManifests, store: Store, upto: int, merged: Mapping[str, int] | None
+    manifests: LandedManifests, store: Store, upto: int, merged: Mapping[str, Any] | None
 ) -> None:
-    """Refuse a landing zone whose manifest of a cut is not the one that was merged."""
-    if merged is None or manifests.is_removed(merged["manifest"]):
+    """Refuse a landing zone whose manifest of a cut is not the one that was merged.
+
+    If that was removed, the first one kept must not be at an earlier position.
+    """
+    if merged is None:
         return
-    known = manifests.get(merged["manifest"]) if merged["manifest"] <= upto else None
-    if known is None or (known.epoch, known.position) != (merged["epoch"], merged["position"]):
+    number, merged_at = max(merged["manifest"], manifests.first_kept), (merged["epoch"], merged["position"])
+    known = manifests.get(number) if number <= upto else None
+    at = None if known is None else (known.epoch, known.position)
+    if at is None or at < merged_at or (at > merged_at and number == merged["manifest"]):
         raise SourceMismatchError(
             f"manifest {merged['manifest']} of {store.url} is not the one that the lake has merged",
             hint="the landing zone was replaced; choose another lake.url or source.name for it",

@@ -13,6 +13,7 @@ import pytest
 from connector.config import LandingConfig
 from connector.errors import DeltatideError
 from connector.landing.column_names import ColumnNames
+from connector.landing.consumers import read_consumers, rebuilt_path
 from connector.landing.format import CDC, RETENTION, manifest_path
 from connector.landing.manifest_object import Retained
 from connector.position import Position
@@ -50,7 +51,7 @@ class Zone:
     def state(
         self, after: int | None = None, last: int | None = None, merged: int | None = None
     ) -> list[str]:
-        cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged}
+        cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged, "id": "x"}
         given = {"upto": self.landed.number, "after": after, "last": last, "merged": cut}
         (found,) = self.pending.state([pa.RecordBatch.from_pylist([given])])
         state: list[str] = found.column("state").to_pylist()
@@ -117,6 +118,39 @@ def test_the_end_of_a_full_dump_is_the_oldest_position_and_log_since_its_chunks_
     state = zone.state(1)
     assert oldest_of(state) == Position.of_chunk(1, 7, 1)
     assert zone.positions(state) == [(7, "dump"), (7, "dump"), (8, "delete")]
+
+
+def test_another_landing_zone_is_refused_though_it_no_longer_has_the_manifest_that_was_merged(
+    zone: Zone,
+) -> None:
+    """Rows of the former one would win over what a dump of this one brings."""
+    zone.log(5, insert(4, 1))
+    zone.landed.full_dump(T, 1, 6, started_in=2)
+    zone.landed.commit(8, [zone.landed.chunk(ORDERS, Chunk(6, 7, [row(1, 1)]))])
+    store = zone.source.open()
+    store.put(RETENTION, Retained(first=2, at=AT).to_json())
+    store.delete(manifest_path(1))
+    with pytest.raises(DeltatideError, match=r"manifest 1 of .* is not the one that the lake has merged"):
+        zone.state(1, 1, merged=1)
+
+
+def test_a_delta_table_that_may_have_other_masks_since_is_refused(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.log(20, insert(15, 2))
+    store = zone.source.open()
+    zone.pending = replace(zone.pending, table_id="x", generation=1)
+    store.put(rebuilt_path("x", 1) + "/part-0", b"{}")
+    store.put(rebuilt_path("y", 2) + "/part-0", b"{}")
+    assert read_consumers(store) == []
+    assert zone.positions(zone.state(1, 1, merged=1)) == [(15, "insert")]
+    store.put(rebuilt_path("x", 10) + "/part-0", b"{}")
+    with pytest.raises(DeltatideError, match=r"rebuilt with other columns, masks.*hint: call merge.register"):
+        zone.state(1, 1, merged=1)
+    zone.pending = replace(zone.pending, generation=10)
+    assert zone.positions(zone.state(1, 1, merged=1)) == [(15, "insert")]
+    zone.pending = replace(zone.pending, table_id="z")
+    with pytest.raises(DeltatideError, match=r"dropped or replaced.*hint: call merge.register"):
+        zone.state(1, 1, merged=1)
 
 
 def test_another_landing_zone_and_another_layout_are_refused(zone: Zone) -> None:
