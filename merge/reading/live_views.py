@@ -22,8 +22,9 @@ How every query keeps it:
    they show one manifest together, and since it is found after the pins, F <= `upto` for each of them.
 3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a
    merge's. All parts of a view's plan begin with one exchange that holds what that task returns, so one such
-   task runs. Two could differ if manifests are removed meanwhile, and a row that only one half of the overlay
-   knows of would be lost. They also share the events that are read, by key (`_whole`).
+   task runs. Two could differ if manifests are removed or compacted meanwhile, and a row that only one half
+   of the overlay knows of would be lost. Spark runs another only if it loses what the first returned. The
+   parts also share the events that are read, by key (`_whole`).
 
 A query costs Spark's planning more than its work: with adaptive execution, the rest of a plan is planned
 again after each exchange, and each time Delta lists the files of each of its scans by a job. So exchanges
@@ -37,10 +38,11 @@ planned long ago keeps its pins; what it needs may be removed by then, and it fa
 plans, and the files that it names stay for a day. Retention: as above.
 
 Some settings must be as Spark and Delta have them by default when a query runs, or the halves are of
-several states (`REQUIRED`, `STALENESS`). Not known here, but to `merge.live`, which looks at the Delta
+several states (`REQUIRED`, `STALENESS`). So are those of a write to a data source of version 2 that is not
+Delta's: Delta's rule passes over its plan. Not known here, but to `merge.live`, which looks at the Delta
 table's history: rows that somebody else has written, and a table that was restored, or dropped, show as
 they are until the next merge has rebuilt them. Spark's own cache (``CACHE TABLE``) keeps what a view
-showed then.
+showed then; of a Delta table it is not used (`merge.overlay.uncached`): its rows may be from before `after`.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from merge.lake.schema import check_layout
 from merge.lake.target import table_name
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
-from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, uncached
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
 from merge.reading.pending import CUT, NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
@@ -100,7 +102,7 @@ without the third, Delta pins no version."""
 STALENESS = "spark.databricks.delta.stalenessLimit"
 """With it, Delta may read an older version than the newest, which the cuts know nothing of."""
 
-MERGED = "struct<manifest:bigint,epoch:int,position:bigint>"
+MERGED = "struct<manifest:bigint,epoch:int,position:bigint,id:string>"
 
 OURS = {"deltatide": "live view"}
 """Metadata of a column of each view, by which it is recognized."""
@@ -119,9 +121,8 @@ def register(spark: SparkSession, config: Config, tables: Iterable[str] | None =
     if the table has no view.
 
     A view whose table has no Delta table now, or one that `merge.live` would ignore, reads everything that
-    landed, until it is registered again. After a rebuild with other columns, masks or rows, register again:
-    a query does not see with which of them its Delta table was built, and what landed since is selected and
-    masked as configured here. `ConfigurationError` before Spark 4, if something else has one of
+    landed, until it is registered again. After a rebuild with other columns, masks or rows, or of a dropped
+    Delta table, queries fail until it is. `ConfigurationError` before Spark 4, if something else has one of
     these names, or in a session with settings by which a view's halves would be of several states.
     """
     if not hasattr(DataFrame, "scalar"):
@@ -245,12 +246,14 @@ class _Builder:
         layout = TargetLayout.of(columns_with(table, known, [schema]), state.key, schema)
         frame = None
         if delta is not None:
-            frame = as_wide(with_whole_filters(target.frame(self.spark), delta), layout)
+            frame = as_wide(with_whole_filters(uncached(target.frame(self.spark)), delta), layout)
         landed = self._landed(table, state.schema_id)
         projection = self.landing.projection(table)
         emitted = landed if projection is not None else _widest(landed, layout)
         # `schemas` above has judged the names (`check_renamed`).
-        pending = PendingTable(self.source, table, emitted, projection is not None, state.column_names)
+        built = (None, 0) if delta is None else (delta.id, delta.generation)
+        of = self.source, table
+        pending = PendingTable(*of, emitted, projection is not None, state.column_names, *built)
         planned = self._planned(pending, is_merged=frame is not None)
         events = self._events(pending, planned, projection)
         known_as = schema if projection is not None else emitted
@@ -326,7 +329,7 @@ class _Builder:
         same = F.filter(F.slice("rows", 2, ROWS_READ), lambda row: row["id"] == cut["id"])
         last = F.when(cut["id"].isNotNull(), cut["done"])
         after = F.coalesce(F.array_max(F.transform(same, lambda row: row["done"])), last)
-        merged = F.when(cut.isNotNull(), F.struct(cut["manifest"], cut["epoch"], cut["position"]))
+        merged = F.when(cut.isNotNull(), F.struct(*[cut[n] for n in ("manifest", "epoch", "position", "id")]))
         named = F.struct(after.alias("after"), last.alias("last"), merged.alias("merged"))
         return found.select(named.alias("cuts")).scalar()
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.errors import ConfigurationError, TableError
 from connector.landing.column_names import ColumnNames
-from merge import live, merge_once, register
+from merge import live, merge_once, rebuild, register
 from merge.lake.target import Target
 from tests.spark.test_oracle import MANY, ONE, comparable, formatted, land, rows
 from tests.support.landing.histories import World
@@ -106,6 +106,30 @@ def test_a_query_plans_and_reads_each_view_once_and_no_subquery_waits_for_anothe
     assert final.count("MapInArrow state(") == final.count("MapInArrow events(") == 1
 
 
+def test_neither_cached_rows_nor_rows_with_other_masks_are_shown(merged: Zone) -> None:
+    """Spark takes cached rows for any part of a query that has their plan; meanwhile, others merge."""
+    landing, lake, other = (str(merged.folder / name) for name in ("landing", "lake", "other"))
+    cached = merged.spark.table(f"delta.`{lake}/public/orders`").cache()
+    assert cached.count() == 2
+    shutil.copytree(lake, other)
+    for number in (3, 4):
+        merged.log(10 * number, insert(10 * number - 5, number))
+        merge_once(merged.spark, config_of(landing, other))
+    shutil.copytree(other, lake, dirs_exist_ok=True)
+    try:
+        assert shown(merged) == [(key, key, "x") for key in (1, 2, 3, 4)]
+        assert cached.count() == 2
+    finally:
+        cached.unpersist()
+    masked = config_of(landing, lake, public__orders={"mask": {"b": "null"}})
+    rebuild(merged.spark, masked, T)
+    with pytest.raises((PySparkException, Py4JJavaError), match="rebuilt with other columns, masks or rows"):
+        shown(merged)
+    merged.log(50, insert(45, 5))
+    register(merged.spark, masked)
+    assert shown(merged) == [(key, key, None) for key in (1, 2, 3, 4, 5)]
+
+
 @pytest.mark.soak
 def test_truncates_and_full_dumps_remove_rows_of_both_halves(merged: Zone) -> None:
     merged.log(30, insert(25, 4), Event("truncate", 26, 0, {}), insert(27, 5), update_of_a(28, 2, 20))
@@ -186,6 +210,9 @@ def test_a_delta_table_that_is_built_anew_is_not_mistaken_for_the_one_that_the_c
     merged.log(30, insert(25, 4))
     merged.merge()
     merged.log(40, insert(35, 5))
+    with pytest.raises((PySparkException, Py4JJavaError), match="was dropped or replaced since"):
+        shown(merged)
+    register(merged.spark, merged.config)
     assert shown(merged) == [(1, 1, "x"), (2, 2, "x"), (4, 4, "x"), (5, 5, "x")]
 
 
