@@ -20,7 +20,7 @@ from connector.errors import BugError, TransientError
 from connector.landing.manifest import LastCommit
 from connector.mysql.log import events
 from connector.mysql.log.events import Begin
-from connector.mysql.log.packet import BODY, FILE_START, FLAGS, TYPE, header_of
+from connector.mysql.log.packet import BASE, BODY, FILE_START, FLAGS, TYPE, header_of, size_of
 from connector.mysql.log.stream import SILENCE_SECONDS, BinlogStream, LogEndedError, UnreadableLogError
 from connector.mysql.server import LogFile, format_binlog_position
 from connector.mysql.state_tables import RecordedFile
@@ -105,12 +105,16 @@ def unreadable(stream: BinlogStream, position: int) -> str | None:
     disk may return an event with a wrong checksum each time. `stream` begins at `position`; nobody else can
     end it, since a reader's other errors may look alike.
     """
-    begun, deadline = 0, time.monotonic() + SILENCE_SECONDS
+    begun, left, deadline = 0, 0, time.monotonic() + SILENCE_SECONDS
     try:
         while begun < 2 and time.monotonic() < deadline:
-            packets = stream.fetch(1.0)
-            deadline = time.monotonic() + SILENCE_SECONDS if packets else deadline
-            begun += sum(len(packet) > TYPE and packet[TYPE] in events.BEGINS for packet in packets)
+            for packet in stream.fetch(1.0):
+                deadline = time.monotonic() + SILENCE_SECONDS
+                if left:  # of a compressed transaction that arrives in pieces
+                    left -= len(packet)
+                else:
+                    begun += packet[TYPE] in events.BEGINS
+                    left = size_of(packet) - (len(packet) - BASE)
     except LogEndedError:
         return None
     except UnreadableLogError as error:

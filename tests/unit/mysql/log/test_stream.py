@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.mysql import log_identity
 from connector.mysql.log import events, stream
 from connector.mysql.log.packet import TYPE
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
 from connector.mysql.server import Server
+from connector.position import pack_binlog_position
 
 ROWS, PAYLOAD = 30, events.TRANSACTION_PAYLOAD
 SHORT = 0xFF
@@ -33,6 +35,7 @@ class Connection:
     def execute(self, *_: object) -> None: ...
     def settimeout(self, _: float) -> None: ...
     def _execute_command(self, *_: object) -> None: ...
+    def _force_close(self) -> None: ...
 
     def recv(self, _: int) -> bytes:
         size = self._portions.pop(0) if self._portions else 1 << 20
@@ -134,3 +137,16 @@ def test_what_frames_a_file_and_a_file_without_checksums_is_not_checked() -> Non
     plain = event(ROWS, b"x", checksum=False)
     packets = [described(checksums=True), artificial, described(checksums=False), plain]
     assert received(packets, []) == packets
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_stops_a_reader_is_found_behind_any_pieces_of_a_transaction(damaged: bool) -> None:
+    """They may look like the begin of the next one."""
+    transaction = bytearray(event(PAYLOAD, bytes([events.GTID]) * 5 * SHORT))
+    transaction[-1] ^= damaged
+    begin = event(events.GTID, bytes(25))
+    reading = opened(
+        Connection(sent([described(checksums=True), begin, bytes(transaction), begin]), [300] * 9)
+    )
+    why = log_identity.unreadable(reading, pack_binlog_position(1, 4))
+    assert ("checksum" in why) if why else not damaged
