@@ -77,16 +77,5 @@ def as_wide(frame: DataFrame, layout: TargetLayout) -> DataFrame:
     return frame.select(*columns, F.col(CDC).cast(data_type(CDC_TYPE)).alias(CDC))
 
 
-def uncached(frame: DataFrame) -> DataFrame:
-    """Return a Delta table as it is, though somebody has cached it in some state.
-
-    Spark takes cached rows for any part of a query, of any session, that has the cached plan. This one has a
-    column that nobody caches, and that the optimizer leaves out.
-    """
-    path = frame.metadataColumn("_metadata")["file_path"]
-    unlike = frame.select("*", F.concat(F.lit("deltatide:"), path).alias(f"{CDC}.path"))
-    return unlike.select(*map(quoted, frame.columns))
-
-
 def _columns(layout: TargetLayout) -> list[Column]:
     return [F.col(quoted(name)) for name in (*layout.columns, CDC)]

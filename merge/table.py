@@ -252,20 +252,19 @@ class TableJob:
         `replaces_all`: together with the rows of `base`, the changes are the whole table and overwrite it.
         Otherwise they are merged, even into an empty table: another job may have rebuilt it meanwhile.
         """
-        frame: DataFrame | None = None
-        if not replaces_all:
+        touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
+        frame = None if base is None else base.rows(self.spark, self.layout)
+        if not replaces_all and (self.plan.partial or touches_any_row):  # else its rows decide nothing
             frame = self.target.frame(self.spark)
-        elif base is not None:
-            frame = base.rows(self.spark, self.layout)
+        first = replaces_all and frame is None
         soft = self.config.table(self.plan.table).deletes == "soft"
         groups = column_groups(self.landing, self.plan, self.schemas, self.layout)
         missing = IncompleteRows(self.plan.rows if self.plan.partial else 0)
-        source = self._changes(frame, groups, soft=soft)
+        source = self._changes(frame, groups, soft=soft, first=first)
         if self.plan.partial and self.asks:
             # Their values are not read for that: of hundreds of columns, that would cost as much as merging.
             lacking = source if frame is None else self._changes(frame, groups, soft=soft, values=())
             missing = request_missing(self.spark, self.landing, self.plan, lacking, self.layout, frame)
-        touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
         rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all, groups)
         if replaces_all and frame is not None:
             source = overlay(frame, source, self.layout, rules)
@@ -276,10 +275,16 @@ class TableJob:
         return written, missing
 
     def _changes(
-        self, target: DataFrame | None, groups: Groups, *, soft: bool, values: Sequence[str] | None = None
+        self,
+        target: DataFrame | None,
+        groups: Groups,
+        *,
+        soft: bool,
+        first: bool = False,
+        values: Sequence[str] | None = None,
     ) -> DataFrame:
         known = (self.landing, self.plan, self.schemas, self.layout)
-        if target is None and not self.config.table(self.plan.table).key:
+        if first and not self.config.table(self.plan.table).key:
             return first_changes(*known, soft=soft, groups=groups)
         return changes(*known, target, soft=soft, groups=groups, values=values)
 

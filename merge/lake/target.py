@@ -17,6 +17,7 @@ from connector.landing.format import CDC, encode
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, fold
 from merge.columns.projection import recorded_projection
+from merge.lake.stored_rows import stored_rows
 from merge.landing_zone import LandingZone, is_missing, spark_url
 from merge.sql_formatting import quoted, text, unquoted
 
@@ -93,7 +94,7 @@ class Target:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Read the table as it is when the frame is evaluated; within a MERGE, as the MERGE finds it."""
-        return spark.table(self.name)
+        return stored_rows(spark, self.name)
 
     def at(self, spark: SparkSession, version: int) -> DataFrame:
         """Read one version of the table."""
@@ -317,7 +318,7 @@ def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     """Return the state of a Delta table; None if it does not exist."""
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
-        fields = target.frame(spark).schema.fields
+        fields = spark.table(target.name).schema.fields
     except AnalysisException as error:
         if is_missing(error):
             return None

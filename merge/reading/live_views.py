@@ -42,7 +42,7 @@ several states (`REQUIRED`, `STALENESS`). So are those of a write to a data sour
 Delta's: Delta's rule passes over its plan. Not known here, but to `merge.live`, which looks at the Delta
 table's history: rows that somebody else has written, and a table that was restored, or dropped, show as
 they are until the next merge has rebuilt them. Spark's own cache (``CACHE TABLE``) keeps what a view
-showed then; of a Delta table it is not used (`merge.overlay.uncached`): its rows may be from before `after`.
+showed then; of a Delta table it is not used (`merge.lake.stored_rows`): its rows may be from before `after`.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ from merge.columns.projection import Projection
 from merge.keys import TargetLayout
 from merge.lake.control_table import ROWS_READ, newest_cuts
 from merge.lake.schema import check_layout
+from merge.lake.stored_rows import uncached
 from merge.lake.target import table_name
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
-from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, uncached
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
 from merge.reading.pending import CUT, NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
@@ -246,7 +247,7 @@ class _Builder:
         layout = TargetLayout.of(columns_with(table, known, [schema]), state.key, schema)
         frame = None
         if delta is not None:
-            frame = as_wide(with_whole_filters(uncached(target.frame(self.spark)), delta), layout)
+            frame = as_wide(with_whole_filters(uncached(self.spark.table(target.name)), delta), layout)
         landed = self._landed(table, state.schema_id)
         projection = self.landing.projection(table)
         emitted = landed if projection is not None else _widest(landed, layout)

@@ -113,7 +113,7 @@ def evolve_sql(target: Target, found: Mapping[str, str], columns: Mapping[str, s
 
 def _found(spark: SparkSession, target: Target) -> dict[str, str] | None:
     """Return the fields of the Delta table's `_before`; None if that is another column."""
-    type_ = target.frame(spark).schema[BEFORE].dataType
+    type_ = spark.table(target.name).schema[BEFORE].dataType
     if not isinstance(type_, StructType) or CDC not in type_.names:
         return None
     return {field.name: field.dataType.simpleString() for field in type_.fields}

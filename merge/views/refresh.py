@@ -275,7 +275,7 @@ class Refresh:
         with named(self.spark, rows):
             frame, plan = self._query()
             output = frame.schema
-        if _layout(output) != _layout(self.target.frame(self.spark).schema):
+        if _layout(output) != _layout(self.spark.table(self.target.name).schema):
             raise NotIncrementalError("its columns have changed")
         lineage = proven_lineage(self.planned, plan, output, relations)
         former = {name: Frontier(at, version, id_) for name, (id_, version) in made_of["inputs"].items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -17,7 +18,7 @@ from connector.schema import Column, TableSchema
 from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
 from merge.landing_zone import LandingZone
-from tests.support.landing.landed import Event, schema_of
+from tests.support.landing.landed import Event, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
 from tests.support.spark.spark_sessions import another_session
 
@@ -216,3 +217,29 @@ def test_a_table_that_others_always_write_to_stops_no_other_table(
     assert "another job keeps writing there" in str(failed.error)
     assert live(zone.spark, zone.config, "public.people").count() == 1
     assert zone.rows("id", "public/people") == [(1,)]
+
+
+def test_rows_that_somebody_has_cached_decide_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Another application has merged since: a truncate deletes the rows that it brought, too."""
+    zone = Zone(spark, tmp_path, public__orders={"shapes": ["current", "history"]})
+    lake, other = tmp_path / "lake", tmp_path / "other"
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    cached = [spark.table(f"delta.`{lake}/public/{name}`").cache() for name in ("orders", "orders_history")]
+    try:
+        assert [frame.count() for frame in cached] == [1, 1]
+        shutil.copytree(lake, other)
+        zone.log(20, insert(15, 2))
+        theirs = config_of(
+            str(tmp_path / "landing"), str(other), public__orders={"shapes": ["current", "history"]}
+        )
+        assert merge_once(spark, theirs).exact
+        shutil.copytree(other, lake, dirs_exist_ok=True)
+        zone.log(30, Event("truncate", 25, 0, {}), insert(26, 3))
+        assert zone.merge().exact
+    finally:
+        for frame in cached:
+            frame.unpersist()
+    assert zone.rows() == [(3, 3, "x")]
+    versions = zone.rows("id, _valid_to.lsn", table="public/orders_history")
+    assert versions == [(1, 25), (2, 25), (3, None)]

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.errors import ConfigurationError, TableError
 from connector.landing.column_names import ColumnNames
 from merge import live, merge_once, rebuild, register
-from merge.lake.target import Target
+from merge.reading import live_views
 from tests.spark.test_oracle import MANY, ONE, comparable, formatted, land, rows
 from tests.support.landing.histories import World
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
@@ -88,7 +88,8 @@ def test_a_merge_between_what_a_query_reads_loses_no_row_and_doubles_none(
     found = [(1, 10, "x"), (6, 6, "x")]
     assert sorted(map(tuple, planned.collect())) == found == shown(merged)
     # The other order, which Delta does not have: the cut is recorded after the Delta table was pinned.
-    monkeypatch.setattr(Target, "frame", lambda self, spark: self.at(spark, version))
+    pinned = f"SELECT * FROM delta.`{merged.folder}/lake/public/orders` VERSION AS OF {version}"
+    monkeypatch.setattr(live_views, "uncached", lambda _: merged.spark.sql(pinned))
     register(merged.spark, merged.config)
     assert shown(merged) == found
 
