@@ -78,6 +78,9 @@ UNDELIVERED = re.compile(
 )
 """The connection broke, or the store failed, while a file was read: nothing is wrong with the file."""
 
+REFUSED = re.compile(r"Status Code: 4(?!08|29)\d\d\b|NoAuthWithAWS|Unable to load credentials")
+"""The store has answered that it will not give the file, or could not be asked: it would say that again."""
+
 UNREAD = "FAILED_READ_FILE"
 
 UNDELIVERED_HINT = "its store did not deliver it whole: merge again, which reads it again"
@@ -117,9 +120,14 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_undelivered(error: BaseException) -> bool:
-    """Return whether Spark could not read a file because its store did not deliver it whole."""
+    """Return whether Spark could not read a file because its store did not deliver it whole.
+
+    Not if the file is gone, or the store refuses it.
+    """
     text = str(error) if isinstance(error, SPARK_ERRORS) else ""
-    return UNREAD in text and UNDELIVERED.search(text) is not None
+    if UNREAD not in text or UNDELIVERED.search(text) is None:
+        return False
+    return REFUSED.search(text) is None and not is_lost_file(error)
 
 
 def _is_passing(error: BaseException) -> bool:
@@ -127,7 +135,7 @@ def _is_passing(error: BaseException) -> bool:
     return is_conflict(error) or is_being_created or is_undelivered(error)
 
 
-def is_lost_file(error: Exception) -> bool:
+def is_lost_file(error: BaseException) -> bool:
     """Return whether Spark could not read a version or a file because it is gone."""
     found = str(error) if isinstance(error, SPARK_ERRORS) else ""
     return LOST.search(found) is not None and NOT_LOST.search(found) is None

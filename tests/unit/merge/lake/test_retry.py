@@ -37,6 +37,7 @@ from merge.report import MergeReport, TableReport, ViewReport
 from tests.support.landing.landed import config_of
 
 CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
+S3_ERROR = "software.amazon.awssdk.services.s3.model.S3Exception"
 BEING_CREATED = AnalysisException("[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table")
 
 
@@ -151,6 +152,11 @@ def test_a_file_that_cannot_be_opened_now_is_not_lost(cause: str, lost: bool) ->
         ("java.net.SocketTimeoutException: Read timed out", False),
         ("org.apache.parquet.io.ParquetDecodingException: could not verify page checksum", True),
         ("java.lang.RuntimeException: s3a://b/1.parquet is not a Parquet file", True),
+        (
+            f"{S3_ERROR}: The specified key does not exist. (Service: S3, Status Code: 404, Request ID: X)",
+            True,
+        ),
+        (f"{S3_ERROR}: Slow Down (Service: S3, Status Code: 503, Request ID: X)", False),
     ],
 )
 def test_a_file_that_its_store_did_not_deliver_is_not_called_damaged(cause: str, delivered: bool) -> None:
@@ -170,10 +176,18 @@ def test_what_a_store_did_not_deliver_is_read_again(no_wait: None) -> None:
     for text in (f"{unread}\nCaused by: {closed}", several):
         read = Commit(ATTEMPTS - 1, PySparkException(text))
         assert with_retries(read, "public.orders") == "done"
-    damaged = Commit(1, PySparkException(f"{unread}\nCaused by: java.lang.RuntimeException: no Parquet file"))
-    with pytest.raises(PySparkException):
-        with_retries(damaged, "public.orders")
-    assert damaged.calls == 1
+    gone = "java.io.FileNotFoundException: s3a://b/1.parquet"
+    lasting = (
+        f"{unread}\nCaused by: java.lang.RuntimeException: no Parquet file",
+        f"{unread}\nCaused by: {S3_ERROR}: Access Denied (Service: S3, Status Code: 403, Request ID: X)",
+        f"{unread}\nCaused by: org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException: No credentials",
+        f"{unread}\nCaused by: {gone}\nCaused by: {S3_ERROR}: NoSuchKey",
+    )
+    for text in lasting:
+        refused = Commit(1, PySparkException(text))
+        with pytest.raises(PySparkException):
+            with_retries(refused, "public.orders")
+        assert refused.calls == 1, text
 
 
 def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:

@@ -132,6 +132,32 @@ def test_a_file_that_was_not_delivered_is_an_outage_of_its_store(file: str, name
         raise PySparkException(f"{text}\nCaused by: java.lang.RuntimeException: not a Parquet file")
 
 
+@pytest.mark.parametrize(
+    ("answer", "message", "affects_all"),
+    [
+        (DENIED, "the store refuses access", False),
+        (
+            "ExpiredToken: expired (Service: S3, Status Code: 400, Request ID: X)",
+            "rejects the credentials",
+            True,
+        ),
+    ],
+)
+def test_credentials_that_expire_amid_a_merge_are_no_broken_connection(
+    answer: str, message: str, affects_all: bool
+) -> None:
+    """Each table was read six times, and the hint was to merge again."""
+    read = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://other/lake/1.parquet."
+    text = (
+        f"{read}  SQLSTATE: KD001\nCaused by: software.amazon.awssdk.services.s3.model.S3Exception: {answer}"
+    )
+    found = explain(PySparkException(text), CONFIG)
+    assert found is not None
+    assert message in str(found)
+    assert "AWS_ACCESS_KEY_ID" in (found.hint or "")
+    assert found.affects_all == affects_all
+
+
 def test_an_endpoint_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unreachable, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
