@@ -8,8 +8,8 @@ takes the column's new type for theirs:
   can't be read. Integers are checked.
 - Delta's statistics have a float as the shortest text, which as a double is another number.
 
-`WIDENED` is for the sessions of merges: Delta still skips files by decimals, and their filters have no
-doubles. Other readers may have any session; `with_whole_filters` is for their frames.
+`WIDENED` is for the sessions of merges: Delta still skips files by decimals, and their own filters have no
+doubles; queries of views may, and so may other readers, in any session. `with_whole_filters` is for frames.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 PUSHED_DECIMALS = "spark.sql.parquet.filterPushdown.decimal"
 
 WIDENED = {PUSHED_DECIMALS: "false"}
-"""For reading a table with a widened column, where filters are literals of keys."""
+"""For reading a table with a widened column, where filters are literals of keys, or on decimals."""
 
 NEVER_WIDENED_DIGITS = 9
 """Decimals of up to so many digits are as wide in Parquet as any that they may have been widened from."""
 
 
-def with_whole_filters(frame: DataFrame, state: TargetState) -> DataFrame:
+def with_whole_filters(frame: DataFrame, state: TargetState, *, decimals: bool = True) -> DataFrame:
     """Return a frame of a Delta table in this state, of which no filter misses a row.
 
     If a column was widened, filters on decimals and doubles are applied to rows alone; no file is skipped by
-    them. The frame has the same columns.
+    them. The frame has the same columns. `decimals`: False in a session with `WIDENED`.
     """
     if not state.widened:
         return frame
-    return frame.select(*[_whole(field.name, field.dataType) for field in frame.schema.fields])
+    return frame.select(*[_whole(field.name, field.dataType, decimals) for field in frame.schema.fields])
 
 
-def _whole(name: str, type_: DataType) -> Column:
+def _whole(name: str, type_: DataType, decimals: bool) -> Column:
     column = F.col(quoted(name))
     if isinstance(type_, StructType):  # before-images
-        inner = {field.name: column.getField(field.name) for field in type_ if _may_overflow(field.dataType)}
-        for part, value in inner.items():
+        wide = [field.name for field in type_ if _is_wide(field.dataType, decimals)]
+        for part, value in {part: column.getField(part) for part in wide}.items():
             column = column.withField(quoted(part), F.greatest(value, value))
-    elif _may_overflow(type_):
+    elif _is_wide(type_, decimals):
         column = F.greatest(column, column)
     return column.alias(name)
 
 
-def _may_overflow(type_: DataType) -> bool:
+def _is_wide(type_: DataType, decimals: bool) -> bool:
     if isinstance(type_, DecimalType):
-        return type_.precision > NEVER_WIDENED_DIGITS
+        return decimals and type_.precision > NEVER_WIDENED_DIGITS
     return isinstance(type_, DoubleType)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from merge.lake.control_table import Frontier
-from merge.lake.target import Target
+from merge.lake.target import Target, TargetState
+from merge.lake.widened import with_whole_filters
 from merge.overlay import ALIVE
 from merge.sql_formatting import quoted
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Input:
-    """A table or view at the version that a cut names; `target.shape` None: current rows."""
+    """A table or view at the version that a cut names; `target.shape` None: current rows.
+
+    `state`: of its Delta table, without which a query's filter may miss rows of a widened column.
+    """
 
     target: Target
     frontier: Frontier
+    state: TargetState | None = None
 
     @property
     def version(self) -> int:
@@ -34,8 +39,9 @@ class Input:
         return replace(self, frontier=replace(self.frontier, version=version))
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """Return its rows, without those that are marked as deleted."""
+        """Return its rows, without those that are marked as deleted; for a session with `WIDENED`."""
         frame = self.target.at(spark, self.version)
+        frame = frame if self.state is None else with_whole_filters(frame, self.state, decimals=False)
         return frame.where(ALIVE) if self.target.shape is None else frame
 
 

@@ -218,6 +218,7 @@ class Refresh:
             )
         mark = Mark(self._source, self.manifest.number, write_id=self.manifest.write_id).rebuild_after(last)
         states = {table: self._state_of(each) for table, each in self.inputs.items()}
+        inputs = {table: replace(each, state=states[table]) for table, each in self.inputs.items()}
         bytes_ = sum(each.bytes for each in states.values())
         scaled = COMPILED if bytes_ > LARGE_BYTES else ONE_TASK if bytes_ <= SMALL_BYTES else {}
         settings: dict[str, str] = {**ANY_VERSION, **IN_UTC, **WHOLE_PLANS, **scaled}
@@ -226,7 +227,8 @@ class Refresh:
         with applied_settings(self.spark, settings):
             in_full = full or state is None or not self.planned.view.incremental
             written = None if in_full or state is None else self._written(state.id)
-            reason = None if written is None else self._incrementally(written, states, mark)
+            known = replace(self, inputs=inputs)
+            reason = None if written is None else known._incrementally(written, states, mark)
             if written is not None and reason is None:
                 done = self._committed(mark, incremental=True)
                 if self._continues(_Written(done.version or 0, mark, self._continuing(written))):
@@ -234,7 +236,7 @@ class Refresh:
                 reason = "somebody else changed its rows meanwhile"
             if written is not None:  # a commit of which nothing was heard must not stand for this one
                 state, mark = read_state(self.spark, self.target), mark.rebuild_after(mark)
-            rows = {name: self.inputs[table].rows(self.spark) for name, table in self.planned.inputs.items()}
+            rows = {name: inputs[table].rows(self.spark) for name, table in self.planned.inputs.items()}
             with named(self.spark, rows):
                 frame, _ = self._query()
                 self._write(frame, state, mark)

@@ -99,15 +99,21 @@ def test_no_filter_misses_a_row_from_before_its_column_was_widened(zone: Zone) -
     landed, name = zone.landed, "public.prices"
     narrow = schema_of(name, id="int", v="decimal(8,2)", f="float")
     wide = schema_of(name, id="int", v="decimal(18,2)", f="double")
+    conditions = ("v BETWEEN 0 AND 30000000.00", "f > 0.1D OR id = 2")
+    queries = {f"v{n}": f"SELECT id FROM prices WHERE {each}" for n, each in enumerate(conditions)}
+    views = {view: ViewConfig(sql=sql, incremental=True) for view, sql in queries.items()}
+    zone.config = zone.config.model_copy(update={"views": views})
     for number, (schema, v) in enumerate(((narrow, "1.00"), (wide, "20000000.00")), 1):
         landed.table(schema)
         event = Event("insert", 10 * number - 5, 0, {"id": number, "v": Decimal(v), "f": 0.1})
         landed.commit(10 * number, [landed.log(schema, [event])])
         assert zone.merge().exact
     for frame in (as_of(zone.spark, zone.config)[name], live(zone.spark, zone.config, name)):
-        for condition in ("v BETWEEN 0 AND 30000000.00", "f > 0.1D OR id = 2"):
+        for condition in conditions:
             assert {row["id"] for row in frame.where(condition).collect()} == {1, 2}, condition
         assert frame.schema["v"].dataType.simpleString() == "decimal(18,2)"
+    for view in views:
+        assert zone.rows("id", f"views/{view}") == [(1,), (2,)], queries[view]
 
 
 def test_a_table_that_never_had_a_usable_layout_hinders_no_other_and_is_named(zone: Zone) -> None:
