@@ -40,9 +40,15 @@ def with_whole_filters(frame: DataFrame, state: TargetState, *, decimals: bool =
     If a column was widened, filters on decimals and doubles are applied to rows alone; no file is skipped by
     them. The frame has the same columns. `decimals`: False in a session with `WIDENED`.
     """
-    if not state.widened:
+    if not (state.widened or _is_newer(frame, state)):
         return frame
     return frame.select(*[_whole(field.name, field.dataType, decimals) for field in frame.schema.fields])
+
+
+def _is_newer(frame: DataFrame, state: TargetState) -> bool:
+    """Return whether a column has another type: a merge has widened it after the state was read."""
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    return any(types.get(name, type_) != type_ for name, type_ in state.columns.items())
 
 
 def _whole(name: str, type_: DataType, decimals: bool) -> Column:
