@@ -16,7 +16,7 @@ from pymysqlreplication.constants import BINLOG
 from connector.errors import BugError
 from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known, max_bytes
 from connector.mysql.gtid import Gtid, MariadbGtids
-from connector.mysql.log.packet import BODY
+from connector.mysql.log.packet import BASE, BODY, FILE_START, FLAGS, TYPE, end_of
 
 QUERY, STOP, ROTATE = BINLOG.QUERY_EVENT, BINLOG.STOP_EVENT, BINLOG.ROTATE_EVENT
 FORMAT, XID, INCIDENT = BINLOG.FORMAT_DESCRIPTION_EVENT, BINLOG.XID_EVENT, BINLOG.INCIDENT_EVENT
@@ -30,7 +30,8 @@ MARIADB_GTID, GTID_LIST = BINLOG.MARIADB_GTID_EVENT, BINLOG.MARIADB_GTID_GTID_LI
 START_ENCRYPTION, COMPRESSED_QUERY = BINLOG.MARIADB_START_ENCRYPTION_EVENT, 165
 """Types with a plain number are not among pymysqlreplication's."""
 
-FRAMES = frozenset((ROTATE, FORMAT, HEARTBEAT, HEARTBEAT_2, START_ENCRYPTION))
+HEARTBEATS = frozenset((HEARTBEAT, HEARTBEAT_2))
+FRAMES = HEARTBEATS | {ROTATE, FORMAT, START_ENCRYPTION}
 BEGINS = frozenset((GTID, ANONYMOUS_GTID, TAGGED_GTID, MARIADB_GTID))
 STATEMENTS = frozenset((QUERY, COMPRESSED_QUERY, EXECUTE_LOAD_QUERY))
 
@@ -300,6 +301,16 @@ _LEAST_FORMAT_BYTES = BODY + 57 + 5
 """Version, server, creation time and header length; the checksum's algorithm, and the checksum itself."""
 
 _ALGORITHM = -5
+
+
+def begins_file(packet: bytes | bytearray) -> bool:
+    """Return whether an event is a FORMAT event: a damaged one may have its type, but not its place.
+
+    It has no end, or is artificial, if reading begins within its file.
+    """
+    if packet[TYPE] != FORMAT:
+        return False
+    return bool(packet[FLAGS] & ARTIFICIAL) or end_of(packet) in (0, FILE_START + len(packet) - BASE)
 
 
 def checksum_bytes(packet: bytes) -> int:

@@ -50,7 +50,7 @@ def header_of(packet: bytes) -> tuple[int, int, int, int, int, int]:
     return _header(packet, BASE)
 
 
-def end_of(packet: bytes) -> int:
+def end_of(packet: bytes | bytearray) -> int:
     """Return where the event ends in its file, modulo 2^32."""
     return int(uint32_at(packet, END)[0])
 

@@ -20,8 +20,17 @@ from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.mysql.connection import close, driver_errors, query
-from connector.mysql.log.events import ARTIFICIAL, FORMAT, FRAMES, TRANSACTION_PAYLOAD, checksum_bytes
-from connector.mysql.log.packet import BASE, FILE_START, FLAGS, TYPE, header_of, size_of
+from connector.mysql.log.events import (
+    ARTIFICIAL,
+    FORMAT,
+    HEARTBEATS,
+    ROTATE,
+    START_ENCRYPTION,
+    TRANSACTION_PAYLOAD,
+    begins_file,
+    checksum_bytes,
+)
+from connector.mysql.log.packet import BASE, FILE_START, FLAGS, TYPE, end_of, header_of, size_of
 from connector.mysql.server import Server
 
 HEARTBEAT_SECONDS = 2
@@ -69,6 +78,11 @@ followed by its checksum. So an event is checked without cutting its packet up.
 _uint32 = struct.Struct("<I").unpack_from
 
 
+def is_intact(packet: bytes | bytearray) -> bool:
+    """Return whether an event's checksum is right; it is whole, and of a file with checksums."""
+    return crc32(packet, _BEFORE_STATUS) == _MATCHES
+
+
 def replica_id(name: str) -> int:
     """Return the server id for an agent of this name, unlikely to be anyone else's."""
     return (1 << 31) + crc32(f"deltatide {name}".encode()) % ((1 << 31) - 1)
@@ -107,6 +121,7 @@ class BinlogStream:
         self._sequence = 1
         self._in_pieces = False
         self._checked, self._has_checksums = checked, False
+        self._format_end = 0  # where the file's FORMAT event ends; 0: reading began within the file
         self._crc, self._missing = 0, 0  # of an event in pieces: of those that came, and bytes of the others
         self._long_event: bytearray | None = None
         self._heard = time.monotonic()
@@ -247,14 +262,24 @@ class BinlogStream:
 
     def _is_damaged(self, packet: bytes | bytearray) -> bool:
         """Return whether an event's checksum is wrong, so the stream ends; not of those that frame files."""
-        if packet[TYPE] == FORMAT:
+        if begins_file(packet):
             self._has_checksums = self._checked and checksum_bytes(bytes(packet)) > 0
-        if not self._has_checksums or crc32(packet, _BEFORE_STATUS) == _MATCHES:
+            self._format_end = end_of(packet)
             return False
-        if packet[TYPE] in FRAMES or packet[FLAGS] & ARTIFICIAL:
+        if not self._has_checksums or self._is_frame(packet) or is_intact(packet):
             return False
         self._ended = _damaged()
         return True
+
+    def _is_frame(self, packet: bytes | bytearray) -> bool:
+        """Return whether the server may have changed an event without computing another checksum.
+
+        Such an event is in no file, or follows FORMAT. A damaged one may have its type, but not its place.
+        """
+        kind = packet[TYPE]
+        if kind == START_ENCRYPTION:
+            return end_of(packet) in (0, self._format_end + len(packet) - BASE)
+        return kind in HEARTBEATS or (kind == ROTATE and bool(packet[FLAGS] & ARTIFICIAL))
 
     def _is_damaged_by(self, piece: bytes) -> bool:
         """Add a piece of an event; return whether it is whole now, with a wrong checksum: the stream ends."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from connector.mysql import log_identity
 from connector.mysql.log import events, stream
-from connector.mysql.log.packet import TYPE
+from connector.mysql.log.packet import FLAGS, TYPE
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
 from connector.mysql.server import Server
 from connector.position import pack_binlog_position
@@ -43,10 +43,10 @@ class Connection:
         return data
 
 
-def event(kind: int, body: bytes, *, flags: int = 0, checksum: bool = True) -> bytes:
-    """An event as in a packet: after its status."""
+def event(kind: int, body: bytes, *, begin: int = 0, flags: int = 0, checksum: bool = True) -> bytes:
+    """An event as in a packet: after its status. `begin`: where it begins in its file."""
     size = 19 + len(body) + 4 * checksum
-    plain = struct.pack("<IBIIIH", 0, kind, 1, size, 0, flags) + body
+    plain = struct.pack("<IBIIIH", 0, kind, 1, size, begin and begin + size, flags) + body
     return b"\0" + plain + (zlib.crc32(plain).to_bytes(4, "little") if checksum else b"")
 
 
@@ -137,6 +137,25 @@ def test_what_frames_a_file_and_a_file_without_checksums_is_not_checked() -> Non
     plain = event(ROWS, b"x", checksum=False)
     packets = [described(checksums=True), artificial, described(checksums=False), plain]
     assert received(packets, []) == packets
+
+
+@pytest.mark.parametrize(
+    ("kind", "becomes"),
+    [(31, events.FORMAT), (166, events.START_ENCRYPTION), (events.ROTATE, events.ROTATE), (31, 31)],
+)
+def test_an_event_that_damage_makes_look_like_the_frame_of_a_file_is_not_taken_for_one(
+    kind: int, becomes: int
+) -> None:
+    """One bit is between an update and what begins a file, behind which no rows would be missed."""
+    damaged = bytearray(event(kind, bytes(60) + b"\1" + bytes(3), begin=4000))
+    damaged[TYPE], damaged[40] = becomes, 1
+    damaged[FLAGS] |= events.ARTIFICIAL * (becomes == 31)
+    encryption = event(events.START_ENCRYPTION, bytes(17), begin=125)[:-4] + bytes(4)
+    begun = [event(events.FORMAT, bytes(97) + b"\1", begin=4)[:-4] + bytes(4), encryption]
+    reading = opened(Connection(sent([*begun, bytes(damaged)]), []))
+    assert reading.fetch(1) == begun
+    with pytest.raises(UnreadableLogError, match="checksum"):
+        reading.fetch(1)
 
 
 @pytest.mark.parametrize("damaged", [False, True])
