@@ -34,7 +34,7 @@ from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import FILE_START
 from connector.mysql.log.scan import begins, transactions
-from connector.mysql.log.stream import BinlogStream
+from connector.mysql.log.stream import BinlogStream, UnreadableLogError
 from connector.mysql.log_identity import to_datetime
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.position import pack_binlog_position, unpack_binlog_position
@@ -140,17 +140,20 @@ def has_gtids(connection: Connection[Any], server: Server) -> bool:
 def executed_at(
     connection: Connection[Any], server: Server, stream: Connection[Any], file: str, offset: int
 ) -> str | None:
-    """Return the transactions in the log up to an offset; None if some have no GTID.
+    """Return the transactions in the log up to an offset; None if some have no GTID, or can't be read.
 
     `stream`: a separate connection, which is closed. No function of the server returns this, and neither its
     `gtid_executed` nor its `gtid_binlog_state` is read atomically with the end of the log, so the file is
     read up to the offset.
     """
     gtids: Gtids = _kind_of(server).parse(_gtids_before(connection, file))
-    for begin in begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
-        if begin.gtid is None:
-            return None
-        gtids.add(begin.gtid)
+    try:
+        for begin in begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
+            if begin.gtid is None:
+                return None
+            gtids.add(begin.gtid)
+    except UnreadableLogError:  # damaged before the offset: the log goes on after it all the same
+        return None
     return str(gtids)
 
 

@@ -1,8 +1,8 @@
 """Scans the log for transactions: their order, and whether they may matter to captured tables.
 
 Only the begin of a transaction is decoded and, where requested, the names of its tables. In doubt a
-transaction matters: any statement may do anything. There is no time limit: the stream detects a silent
-server, and a large row is slow to arrive.
+transaction matters: any statement may do anything, and so may an event with a wrong checksum. There is no
+time limit: the stream detects a silent server, and a large row is slow to arrive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from connector.mysql.log.packet import (
     header_of,
     size_of,
 )
-from connector.mysql.log.stream import BinlogStream, LogEndedError
+from connector.mysql.log.stream import BinlogStream, LogEndedError, is_intact
 from connector.mysql.log.transaction_payload import Payload
 from connector.schema import TableName
 
@@ -65,12 +65,17 @@ def transactions(
 
 
 def _begin_of(kind: int, packet: bytes, tail: int) -> Begin:
+    """Parse a begin. A damaged one has no id: dumps would wait for ever for one that nobody executes."""
     seconds, _, server_id, *_ = header_of(packet)
+    if tail and not is_intact(packet):
+        return Begin(None, seconds * 1_000_000, False)
     return events.parse_begin(kind, seconds, server_id, packet[BODY : len(packet) - tail])
 
 
 def _matters(kind: int, packet: bytes, tail: int, captured: Callable[[TableName], bool]) -> bool:
     """Return whether an event may change captured tables, other than by the rows events that follow it."""
+    if tail and not is_intact(packet):  # or in pieces, so it is large
+        return True
     if kind in _HARMLESS:
         return False
     body = packet[BODY : len(packet) - tail]
@@ -96,7 +101,7 @@ def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int,
                 if left:
                     at, left = at + len(packet), left - len(packet)
                     continue
-                if packet[TYPE] == events.FORMAT:
+                if events.begins_file(packet):
                     tail = events.checksum_bytes(packet)
                 if packet[FLAGS] & events.ARTIFICIAL or at >= upto:
                     continue

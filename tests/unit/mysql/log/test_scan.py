@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from connector.mysql import failover
 from connector.mysql.failover import why_diverged
 from connector.mysql.gtid import MariadbGtids, MysqlGtids
 from connector.mysql.log import events
-from connector.mysql.log.scan import transactions
-from connector.mysql.log.stream import BinlogStream, LogEndedError
+from connector.mysql.log.packet import FLAGS
+from connector.mysql.log.scan import begins, transactions
+from connector.mysql.log.stream import BinlogStream, LogEndedError, UnreadableLogError
+from connector.mysql.server import Server
 from connector.schema import TableName
 from tests.unit.mysql.log.test_buffer import Log, payload
 
@@ -25,6 +29,20 @@ class Scanned(Log):
     def __init__(self) -> None:
         self.packets: list[bytes] = []
         super().__init__(offset=4)
+
+    def event(
+        self, kind: int, body: bytes, *, flags: int = 0, end: int | None = None, tail: int = -1
+    ) -> bytes:
+        event = super().event(kind, body, flags=flags, end=end, tail=tail)
+        size = self.tail if tail < 0 else tail
+        plain = event[: len(event) - size]
+        return plain + zlib.crc32(plain).to_bytes(4, "little")[:size]
+
+    def damage(self, at: int, number: int = -1) -> None:
+        """Change a byte of an event; the last one by default."""
+        event = bytearray(self.packets[number])
+        event[at] ^= 64
+        self.packets[number] = bytes(event)
 
     def frame(self, kind: int, body: bytes, tail: int = -1) -> None:
         self.packets.append(b"\0" + self.event(kind, body, flags=events.ARTIFICIAL, end=0, tail=tail))
@@ -78,6 +96,57 @@ def test_what_matters_may_change_captured_tables(what: str) -> None:
     log.write(events.STOP)
     found = transactions(log.stream(), captured, lambda begin: begin.gtid is None or begin.gtid.number == 2)
     assert [(begin.txid, it) for begin, it in found] == [(f"{PRIMARY}:1", True), (f"{PRIMARY}:2", matters)]
+
+
+def executed(monkeypatch: pytest.MonkeyPatch, log: Scanned, upto: int) -> str | None:
+    """What was executed up to an offset in a file that follows the primary's second transaction."""
+    monkeypatch.setattr(failover, "BinlogStream", lambda *_: log)
+    monkeypatch.setattr(failover, "rows", lambda *_: [("", 0, "Previous_gtids", 0, 0, f"{PRIMARY}:1-2")])
+    server, unused = Server(False, "9.0", 1, "u", False), cast(Any, None)
+    return failover.executed_at(unused, server, unused, "bin.000007", upto)
+
+
+@pytest.mark.parametrize("damaged", [None, 25, 40], ids=["nothing", "uuid", "number"])
+def test_the_id_of_a_damaged_transaction_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, damaged: int | None
+) -> None:
+    """Where a gap begins in the file of a damaged event, dumps wait for the ids before it to be executed."""
+    log = Scanned()
+    log.begin(PRIMARY, 3)
+    if damaged:
+        log.damage(damaged)
+    log.begin(PRIMARY, 4)
+    end = 4 + sum(len(packet) - 1 for packet in log.packets if not packet[FLAGS])
+    assert executed(monkeypatch, log, end) == (None if damaged else f"{PRIMARY}:1-4")
+
+
+def test_log_that_can_not_be_read_leaves_unknown_what_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log goes on in the same file, behind what its disk lost."""
+
+    def fetch(_seconds: float) -> list[bytes]:
+        raise UnreadableLogError("error 1236")
+
+    log = Scanned()
+    monkeypatch.setattr(log, "fetch", fetch)
+    assert executed(monkeypatch, log, 900) is None
+
+
+def test_what_a_damaged_event_changed_may_matter() -> None:
+    log = Scanned()
+    log.begin(PRIMARY, 1)
+    log.rows(1, table="other.t")
+    log.damage(30, number=-2)  # the name of the table's database
+    ((_, matters),) = transactions(log.stream(), captured, lambda _: True)
+    assert matters
+
+
+def test_a_damaged_event_that_looks_like_the_begin_of_a_file_is_none() -> None:
+    log = Scanned()
+    log.begin(PRIMARY, 1)
+    log.offset = 900
+    log.write(events.FORMAT, bytes(9))  # too short to describe a format
+    log.begin(PRIMARY, 2)
+    assert [begin.txid for begin in begins(log.stream())] == [f"{PRIMARY}:1", f"{PRIMARY}:2"]
 
 
 def test_a_compressed_transaction_of_other_tables_does_not_matter() -> None:
