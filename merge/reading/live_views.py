@@ -343,10 +343,11 @@ class _Builder:
 def _whole(frame: DataFrame) -> DataFrame:
     """Keep the optimizer from leaving columns out where they are not needed.
 
-    The parts of a plan that need some columns then share what those compute that need all.
+    The parts of a plan that need some columns then share what those compute that need all. It does not look
+    into what happens to the elements of an array.
     """
-    row = F.when(F.spark_partition_id() >= 0, F.struct(*map(F.col, map(quoted, frame.columns))))
-    return frame.select(row.alias("row")).select("row.*")
+    rows = F.transform(F.array(F.struct(*map(F.col, map(quoted, frame.columns)))), lambda row: row)
+    return frame.select(F.get(rows, F.lit(0)).alias("row")).select("row.*")
 
 
 def _not_older(frame: DataFrame, planned: DataFrame) -> DataFrame:
