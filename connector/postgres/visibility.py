@@ -143,10 +143,16 @@ class Visibility:
                 self._barrier = 0
             return True
 
-    def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
-        """Return the commits still recorded at or before a position, and any barrier, for the manifest."""
+    def not_yet_visible(self, position: int, snapshot: Snapshot | None = None) -> list[InvisibleCommit]:
+        """Return the commits still recorded at or before a position, and any barrier, for the manifest.
+
+        `snapshot`: a fresh one, of which what it shows is left out, also while a chunk is being opened.
+        """
         with self._lock:
-            barrier = [InvisibleCommit(xid=self._barrier, lsn=0)] if self._barrier else []
+            waits = self._barrier and (snapshot is None or snapshot.xmin < self._barrier)
+            barrier = [InvisibleCommit(xid=self._barrier, lsn=0)] if waits else []
             return barrier + [
-                InvisibleCommit(xid=xid, lsn=lsn) for lsn, xid in self._commits if lsn <= position
+                InvisibleCommit(xid=xid, lsn=lsn)
+                for lsn, xid in self._commits
+                if lsn <= position and not (snapshot and snapshot.shows(xid))
             ]

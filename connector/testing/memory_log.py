@@ -235,8 +235,9 @@ class MemoryLogReader:
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return the commits at or before a position that are not visible."""
         self._reach("not_yet_visible")
-        self._visibility.forget_visible_commits(self._database.snapshot_now())
-        return self._visibility.not_yet_visible(position)
+        snapshot = self._database.snapshot_now()
+        self._visibility.forget_visible_commits(snapshot)
+        return self._visibility.not_yet_visible(position, snapshot)
 
     def close(self) -> None:
         """Discard what is buffered."""

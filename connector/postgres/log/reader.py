@@ -166,9 +166,11 @@ class PostgresLogReader:
 
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return the commits at or before `position` that a fresh snapshot does not show yet."""
-        if self._visibility.size:
-            self._poll_end_of_log()
-        return self._visibility.not_yet_visible(position)
+        return (
+            self._visibility.not_yet_visible(position, self._poll_end_of_log())
+            if self._visibility.size
+            else []
+        )
 
     def close(self) -> None:
         """Close the connections; never raises."""
@@ -242,13 +244,15 @@ class PostgresLogReader:
             with driver_errors("logging the end of a transaction"):
                 one_row(self._side, "SELECT pg_current_xact_id()")
 
-    def _poll_end_of_log(self) -> None:
+    def _poll_end_of_log(self) -> Snapshot:
         """Query a fresh snapshot and the end of the log; forget commits that the snapshot shows."""
         with driver_errors("reading the end of the log"):
             row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
         assert row is not None
         if process_of(self._side) != self._process:
             raise TransientError(CHANGED)
-        self._visibility.forget_visible_commits(Snapshot.parse(row[0]))
+        snapshot = Snapshot.parse(row[0])
+        self._visibility.forget_visible_commits(snapshot)
         self.behind_bytes = max(0, parse_lsn(row[1]) - self._visibility.position)
         self._polled_at = time.monotonic()
+        return snapshot

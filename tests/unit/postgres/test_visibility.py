@@ -65,6 +65,16 @@ def test_nothing_is_forgotten_while_a_chunk_is_being_opened() -> None:
     assert visibility.size == 0
 
 
+def test_what_is_visible_is_known_while_a_chunk_is_being_opened_too() -> None:
+    """A row that its check of the catalog does not show may not land; the opening of a chunk is no reason."""
+    visibility = Visibility(0, [InvisibleCommit(xid=6, lsn=0)])
+    visibility.publish(100, [(60, 7), (70, 9)])
+    with visibility.opening():
+        assert visibility.not_yet_visible(100, Snapshot.parse("9:10:9")) == [InvisibleCommit(xid=9, lsn=70)]
+        assert len(visibility.not_yet_visible(100, Snapshot.parse("5:6:"))) == 3
+        assert visibility.size == 3
+
+
 @pytest.mark.parametrize("still_running", ["7:9:7", "7:7:", "6:7:6", "7:8:7"])
 def test_no_low_watermark_is_given_while_a_transaction_below_the_bar_may_run(still_running: str) -> None:
     visibility = Visibility(50, [InvisibleCommit(xid=5, lsn=0), InvisibleCommit(xid=8, lsn=0)])
