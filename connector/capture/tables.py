@@ -233,8 +233,17 @@ class Tables:
         settings = self.config.table(schema.table) if self.config is not None else TableConfig()
         shown = _unmasked(names, known, schema, settings) if known is not None and names is not None else None
         if shown is not None:
-            self.quarantine_unfit(shown, seen_at)
+            self._quarantine_shown(shown, seen_at)
         return shown is not None
+
+    def _quarantine_shown(self, shown: TableError, lsn: int) -> None:
+        """Quarantine a table; if it is, add this reason: whoever has it dumped must know what would land."""
+        state = self.states[shown.table]
+        if state.state == "quarantined" and shown.reason not in (state.reason or ""):
+            hint = f"{shown.hint}; and {state.hint}"
+            self.update(shown.table, reason=f"{shown.reason}; {state.reason}", hint=hint)
+            self.notice(shown.table, "quarantined", shown.reason)
+        self.quarantine_unfit(shown, lsn)
 
     def note_renames(self, found: Iterable[ColumnsRenamed], config: Config) -> None:
         """Remember the names that columns have been given in the log, also of quarantined tables.
@@ -248,7 +257,7 @@ class Tables:
                 for _, name in each.names:
                     check_renamed(each.table, config.table(each.table), name, names.told_of(name))
             except TableError as error:
-                self.quarantine_unfit(error, each.lsn)
+                self._quarantine_shown(error, each.lsn)
 
     def _note_came(self, name: TableName, before: Collection[str], now: Collection[str]) -> None:
         """Remember which columns came while which were gone, if columns have no ids."""

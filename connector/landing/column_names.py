@@ -53,8 +53,8 @@ class ColumnNames(BaseModel):
     `ids`: each column's id by its present name. `renamed`: by id all names of those that have had several.
     `earlier`: the ids by name as of the log that has landed, while that is not yet at `upto`, where a check
     has last seen them change; empty: as in `ids`. `logged`: names of columns that the log renamed, in order,
-    the last name last. `moves`: of columns without ids, in order: the names that were gone (``-ssn``), and
-    then those that came (``+note``).
+    the last name last; of two with one last name, the first is gone. `moves`: of columns without ids, in
+    order: the names that were gone (``-ssn``), and then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
@@ -85,17 +85,17 @@ class ColumnNames(BaseModel):
     def told(self, pairs: Iterable[tuple[str, str]]) -> ColumnNames:
         """Return what is known after a statement that renamed columns, each from one name to another.
 
-        The log may be read again, so what is known already changes nothing.
+        The log may be read again, so what is known already only comes last again.
         """
         logged = [list(names) for names in self.logged]
         having = {names[-1]: names for names in logged}
         for before, name in ((fold(one), fold(other)) for one, other in pairs):
-            if before == name or any(names[-1] == name and before in names for names in logged):
+            if before == name:
                 continue
-            if (names := having.get(before)) is None:
-                logged.append([before, name])
-            else:
-                names[:] = [*(n for n in names if n != name), name]
+            known = next((names for names in logged if names[-1] == name and before in names), None)
+            names = known or having.get(before, [before])
+            others = [each for each in logged if each is not names]
+            logged = [*others, [*(n for n in names if n != name), name]]
         return self if logged == self.logged else self.model_copy(update={"logged": logged})
 
     def after(self, came: Collection[str], gone: Collection[str]) -> ColumnNames:
@@ -140,7 +140,7 @@ class ColumnNames(BaseModel):
 
     def told_of(self, name: str) -> list[str]:
         """Return the names that the column had before, in order, which has this one now as the log told."""
-        return next((names[:-1] for names in self.logged if names[-1] == fold(name)), [])
+        return next((names[:-1] for names in reversed(self.logged) if names[-1] == fold(name)), [])
 
     def others_of(self, name: str) -> set[str]:
         """Return the other names that the column with an id that has this name now has had."""

@@ -168,6 +168,29 @@ def test_a_table_whose_log_renames_a_masked_column_to_one_that_is_not_is_quarant
     assert known.others(names[0]) == {name.lower() for name in names[1:]}
 
 
+def test_a_masked_column_is_found_under_a_name_that_the_log_gave_another_before(tables: Tables) -> None:
+    chosen = config_of().model_copy(update={"tables": {NAME: TableConfig.model_validate(MASKED)}})
+    tables.note_renames([ColumnsRenamed(NAME, 97, (("aside", "a"),))], chosen)
+    assert tables.states[NAME].state == "captured"
+    tables.note_renames([ColumnsRenamed(NAME, 98, (("mail", "a"),))], chosen)  # since aside's is dropped
+    assert tables.states[NAME].reason == "column 'a' was 'mail', which lands masked"
+
+
+def test_whoever_has_a_quarantined_table_dumped_is_told_that_a_masked_column_would_land(
+    tables: Tables,
+) -> None:
+    chosen = config_of().model_copy(update={"tables": {NAME: TableConfig.model_validate(MASKED)}})
+    tables.quarantine(QuarantineNotice(NAME, 95, "its key changed", "fix it"))
+    for _ in range(2):  # a log may be read again
+        tables.note_renames([ColumnsRenamed(NAME, 97, (("mail", "a"),))], chosen)
+    state = tables.states[NAME]
+    assert state.reason == "column 'a' was 'mail', which lands masked; its key changed"
+    assert state.since == 95
+    assert "name it in mask, too" in str(state.hint)
+    assert str(state.hint).endswith("and fix it; then: deltatide dump public.items")
+    assert texts(tables) == ["its key changed", "column 'a' was 'mail', which lands masked"]
+
+
 @pytest.mark.parametrize("fit", [True, False])
 def test_names_of_columns_outlast_a_table_that_is_not_captured_for_a_while(
     tables: Tables, *, fit: bool

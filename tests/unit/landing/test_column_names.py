@@ -41,6 +41,17 @@ def test_the_log_tells_which_columns_were_renamed() -> None:
     assert swapped.seen({"id": 1}).after({"x"}, {"y"}).lasting == swapped.lasting
 
 
+def test_of_columns_that_the_log_gave_one_name_the_last_one_has_it() -> None:
+    """The others are gone: no two have one name."""
+    names = ColumnNames().told([("a", "q")]).told([("x", "note")])
+    names = names.told([("q", "note")])  # x is gone
+    assert names.told_of("Note") == ["a", "q"]
+    assert names.told([("note", "remark")]).told_of("remark") == ["a", "q", "note"]
+    again = names.told([("x", "note")])  # another x, or the same log again, which then goes on as before
+    assert again.told_of("note") == ["x"]
+    assert again.told([("q", "note")]) == names
+
+
 def test_what_is_known_of_names_grows_with_their_number_at_most() -> None:
     names, gone = ColumnNames(), set[str]()
     for number in range(300):
