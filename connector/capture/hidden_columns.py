@@ -9,6 +9,9 @@ Invariant: of a table that masks or leaves out columns, a row lands only if each
 place in the row's layout, by the checks before and after it, and there the name that one of them shows; or
 if its dump has read the numbers itself. Rows of a table that the check after no longer shows never do.
 
+A hidden column may have come after the check before, and have another name by the check after. So each of
+the columns that came meanwhile may be one whose name only the log shows, and its names stay known.
+
 What does not land is withheld with its whole manifest's rows of that table: the next check queues a dump of
 it, or it is no longer captured. Nobody has to do anything, and until then no cut is exact.
 
@@ -32,9 +35,11 @@ from connector.capture.dumps.tasks import FinishedChunk
 from connector.capture.lander import LandedSegment
 from connector.capture.tables import Tables
 from connector.config import Config, TableConfig
+from connector.errors import TableError
 from connector.landing.column_names import ColumnNames, table_of
 from connector.landing.manifest import InvisibleCommit, Manifest
 from connector.logged_table import LoggedTable
+from connector.masking.columns import check_renamed
 from connector.schema import TableName, fold, folded
 from connector.source import Source
 
@@ -78,6 +83,7 @@ class HiddenColumns:
             self._tables.note_column_ids(found.column_ids, found.begun, found.position)
         unseen = {commit.lsn for commit in invisible}
         for table, some in described.items():
+            self._note_hidden_between(some, config)
             uncertain = [
                 each
                 for each in some
@@ -113,9 +119,43 @@ class HiddenColumns:
         if any(each in self._in_question.values() for each in every):
             return True
         return any(
-            not self._is_certain(each, config) if each.numbers else each.lsn >= self._tables.names_seen_at
+            not self._is_certain(each, config) or bool(self._hidden_between(each, config))
+            if each.numbers
+            else each.lsn >= self._tables.names_seen_at
             for each in every
         )
+
+    def _hidden_between(self, each: LoggedTable, config: Config) -> dict[int, set[str]]:
+        """Return hidden names that no check has shown, by the ids of columns that may have had them.
+
+        In a dump, that is the column with this number; in the log, any that came between the two checks.
+        """
+        names, settings = self._tables.states[each.table].column_names, config.table(each.table)
+        if names is None or table_of(names.ids.values()) != each.id:
+            return {}
+        hidden = folded([*settings.mask, *settings.exclude_columns]).intersection(folded(each.columns))
+        if each.numbers:
+            pairs = zip(map(fold, each.columns), each.numbers, strict=True)
+            had = {id_: {name} & hidden for name, id_ in pairs}
+        else:
+            unshown = hidden - names.ids.keys() - names.earlier.keys()
+            same = table_of(names.earlier.values()) == each.id
+            had = {id_: unshown for id_ in names.ids.values() if same and id_ not in names.earlier.values()}
+        shown = {id_: {name, *names.others_of(name)} for name, id_ in names.ids.items()}
+        return {id_: new for id_, its in had.items() if (new := its - shown.get(id_, set()))}
+
+    def _note_hidden_between(self, described: Iterable[LoggedTable], config: Config) -> None:
+        """Remember such names. Quarantines a table in which such a column would land unmasked."""
+        for each in described:
+            if not (had := self._hidden_between(each, config)):
+                continue
+            names = (self._tables.states[each.table].column_names or ColumnNames()).had(had)
+            self._tables.update(each.table, column_names=names)
+            try:
+                for name in (name for name, id_ in names.ids.items() if id_ in had):
+                    check_renamed(each.table, config.table(each.table), name, sorted(names.others_of(name)))
+            except TableError as error:
+                self._tables.quarantine_unfit(error, each.lsn)
 
     def _is_certain(self, each: LoggedTable, config: Config) -> bool:
         """Return whether each hidden column may have just one name in a description, and that is shown."""

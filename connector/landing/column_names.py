@@ -77,6 +77,14 @@ class ColumnNames(BaseModel):
             new |= {"earlier": self.earlier or self.ids, "upto": upto}
         return self.model_copy(update=new)
 
+    def had(self, found: Mapping[int, Collection[str]]) -> ColumnNames:
+        """Return what is known if columns, by their ids, had these names, too, between two checks."""
+        renamed = dict(self.renamed)
+        for name, id_ in self.ids.items():
+            if others := {*found.get(id_, ())} - {name}:
+                renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), *others, name})
+        return self.model_copy(update={"renamed": renamed})
+
     def landed(self, position: int) -> ColumnNames:
         """Return what is still needed once the log up to a position has landed."""
         done = self.earlier and position >= self.upto

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,12 @@ def test_a_column_is_at_one_of_its_places_whatever_was_added_and_dropped_between
 class Judged:
     """The shop, whose items mask `a`, and what is landed of them."""
 
-    def __init__(self, database: MemoryDatabase, store: MemoryStore, ids: Mapping[str, int]) -> None:
+    def __init__(
+        self, database: MemoryDatabase, store: MemoryStore, ids: Mapping[str, int], **settings: Any
+    ) -> None:
         self.database, self.position = database, database.end
         self.show(ids)
-        tables = {ITEMS: TableConfig(mask={"a": "sha256"})}
+        tables = {ITEMS: TableConfig.model_validate({"mask": {"a": "sha256"}} | settings)}
         self.start = Start(database, store, config_of().model_copy(update={"tables": tables}))
         self.tables, self.dumps = self.start.open()
         self.hidden = HiddenColumns(self.start.source, self.tables, self.dumps)
@@ -114,6 +117,46 @@ def test_rows_land_if_each_hidden_column_has_one_name_that_a_check_shows(
     judged.show(after)
     assert judged.lands(columns) == lands
     assert (ITEMS in judged.dumps.needs.by_table) != lands
+
+
+LISTED = {"columns": ["id", "x", "a"], "mask_before_landing": True}
+
+
+@pytest.mark.parametrize("chunk", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "after", "state"),
+    [
+        (LISTED, {"id": 1, "x": 3}, "quarantined"),
+        (LISTED | {"unmasked": ["x"]}, {"id": 1, "x": 3}, "captured"),
+        (LISTED, {"id": 1, "x": 2, "y": 3}, "captured"),  # which does not land
+        (LISTED, {"id": 1, "x": 2, "a": 3}, "captured"),
+        (LISTED, {"id": 1, "x": 2}, "captured"),
+        ({}, {"id": 1, "x": 3}, "captured"),  # the merge stops at it
+    ],
+)
+def test_a_hidden_column_that_came_and_was_renamed_between_two_checks_is_known_by_the_log(
+    database: MemoryDatabase,
+    store: MemoryStore,
+    settings: dict[str, Any],
+    after: Mapping[str, int],
+    state: str,
+    *,
+    chunk: bool,
+) -> None:
+    judged = Judged(database, store, {"id": 1, "x": 2}, **settings)
+    judged.show(after)
+    numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 2, 3)) if chunk else ()
+    each = LoggedTable(
+        RELATION, ITEMS, lsn=database.end, dumped=chunk, columns=("id", "x", "A"), numbers=numbers
+    )
+    landed = LandedSegment(ResumePoint(database.end), logged=[each])
+    judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+    known = judged.tables.states[ITEMS]
+    assert known.state == state
+    assert known.column_names is not None
+    renamed = next((name for name, number in after.items() if (name, number) not in BEFORE.items()), None)
+    expected = {} if renamed is None else {str(RELATION * IDS_PER_TABLE + 3): sorted(["a", renamed])}
+    assert known.column_names.renamed == expected
 
 
 def test_a_description_in_question_is_judged_again_until_it_is_certain(
