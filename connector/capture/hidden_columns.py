@@ -91,7 +91,7 @@ class HiddenColumns:
             ]
             self._keep_in_question(table, some, uncertain)
             if uncertain and self._tables.states[table].state == "captured":
-                self._drop(uncertain[0], landed, newest.number + 1)
+                self._drop(uncertain, landed, newest.number + 1)
 
     def _described(
         self, landed: LandedSegment, chunks: Iterable[FinishedChunk], config: Config
@@ -186,13 +186,19 @@ class HiddenColumns:
             if not self._tables.has_key(table):
                 self._tables.notice(table, "gap", WITHHELD)
 
-    def _drop(self, uncertain: LoggedTable, landed: LandedSegment, number: int) -> None:
-        table, position = uncertain.table, landed.position
+    def _drop(self, uncertain: Sequence[LoggedTable], landed: LandedSegment, number: int) -> None:
+        """Drop a table's rows, and have it dumped.
+
+        A dump that has read nothing uncertain goes on, and the next one waits for it: otherwise, if rows are
+        withheld more often than dumps finish, none would ever end. A verification would miss the rows.
+        """
+        table, position = uncertain[0].table, landed.position
         landed.files = [file for file in landed.files if file.table != table]
         landed.layouts = [found for found in landed.layouts if found[0].table != table]
-        landed.logged.append(replace(uncertain, lsn=position, dumped=False, withheld=True))
+        landed.logged.append(replace(uncertain[0], lsn=position, dumped=False, withheld=True))
+        has_read = any(each.dumped for each in uncertain)
         for dump in self._dumps.active_of(table):
-            if dump.state != "waiting":
+            if dump.state != "waiting" and (has_read or dump.verifies):
                 self._dumps.end(dump, "cancelled", WITHHELD)
         if not self._tables.has_key(table):
             return

@@ -185,6 +185,24 @@ def test_a_row_whose_commit_a_check_may_not_show_is_withheld(
     assert judged.lands(None), "a later check shows it"
 
 
+def test_a_dump_goes_on_unless_it_has_read_what_is_uncertain(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Another one follows. If rows were withheld more often than dumps finish, none would ever end."""
+    judged = Judged(database, store, BEFORE)
+    (dump,) = judged.dumps.active_of(ITEMS)
+    dump.state = "running"
+    judged.show({"id": 1, "a": 3, "b": 4})
+    assert not judged.lands("id x a b")
+    assert dump.active
+    assert judged.dumps.needs.by_table[ITEMS].outdated >= dump.number
+    numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 2, 3, 4))
+    read = LoggedTable(RELATION, ITEMS, dumped=True, columns=("id", "a", "x", "b"), numbers=numbers)
+    landed = LandedSegment(ResumePoint(database.end), logged=[read])
+    judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+    assert not dump.active
+
+
 def test_of_a_table_without_a_key_a_notice_says_that_rows_did_not_land(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
