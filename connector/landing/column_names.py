@@ -74,7 +74,8 @@ class ColumnNames(BaseModel):
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
         new = {"ids": dict(ids), "renamed": renamed}
         if self.ids and self.ids != ids:
-            new |= {"earlier": self.earlier or self.ids, "upto": upto}
+            same = table_of(self.earlier.values()) == table_of(ids.values())  # else another one had the name
+            new |= {"earlier": self.earlier if same else self.ids, "upto": upto}
         return self.model_copy(update=new)
 
     def had(self, found: Mapping[int, Collection[str]]) -> ColumnNames:

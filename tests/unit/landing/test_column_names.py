@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.landing.column_names import ColumnNames
+from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
 
 
 def test_names_of_one_column_stay_known_whoever_has_them_now() -> None:
@@ -75,3 +75,12 @@ def test_ids_of_log_that_has_yet_to_land_are_kept_until_it_has() -> None:
     landed = names.landed(50)
     assert (landed.earlier, landed.ids, landed.renamed) == ({}, three, names.renamed)
     assert landed.seen(one, 70).earlier == three
+
+
+def test_ids_are_kept_of_the_table_that_has_the_name_now() -> None:
+    """Of the one that it replaced, nothing lands any more."""
+    one, two = ({"id": IDS_PER_TABLE * oid + 1} for oid in (7, 8))
+    names = ColumnNames().seen(one, 10).seen(two, 20)
+    assert (names.earlier, names.upto) == (one, 20)
+    altered = names.seen({**two, "a": IDS_PER_TABLE * 8 + 2}, 30)
+    assert (altered.earlier, altered.upto) == (two, 30)
