@@ -177,10 +177,12 @@ class HiddenColumns:
     def _keep_in_question(
         self, table: TableName, described: Sequence[LoggedTable], uncertain: Sequence[LoggedTable]
     ) -> None:
-        was_in_question = self._in_question.pop(table, None) is not None
+        was_in_question = table in self._in_question
         last = next((each for each in reversed(described) if not each.dumped), None)
-        if last is not None and last in uncertain:
-            self._in_question[table] = last
+        if last is not None:  # a chunk alone says nothing of the rows that follow in the log
+            self._in_question.pop(table, None)
+            if last in uncertain:
+                self._in_question[table] = last
         if uncertain and not was_in_question:
             log.warning("%s: %s", table, WITHHELD)
             if not self._tables.has_key(table):

@@ -175,6 +175,20 @@ def test_a_description_in_question_is_judged_again_until_it_is_certain(
     assert judged.lands(None)
 
 
+def test_a_description_stays_in_question_though_a_chunk_is_certain(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    judged.show({"id": 1, "a": 3, "b": 4})
+    assert not judged.lands("id x a b")
+    numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 3, 4))
+    read = LoggedTable(RELATION, ITEMS, dumped=True, columns=("id", "a", "b"), numbers=numbers)
+    landed = LandedSegment(ResumePoint(database.end), logged=[read])
+    judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+    assert landed.logged == [read], "nothing is withheld"
+    assert not judged.lands(None)
+
+
 def test_a_row_whose_commit_a_check_may_not_show_is_withheld(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
