@@ -71,13 +71,13 @@ class HiddenColumns:
         `newest`: up to which log has landed. `invisible`: commits that a check need not show. What may fail
         comes before any change.
         """
+        self._tables.note_landed(newest.position)
         described = self._described(landed, chunks, config)
         layouts = [s for s, _ in landed.layouts]
         layouts += [c.schema for c in chunks if c.task.dump.kind != "checksums"]
         may_rename = self._tables.may_rename(layouts, landed.position)
         if not (described or may_rename):
             return
-        self._tables.note_landed(newest.position)
         if may_rename or self._needs_check(described, config):
             found = self._source.check_catalog(self._tables.fingerprints())
             self._tables.note_column_ids(found.column_ids, found.begun, found.position)

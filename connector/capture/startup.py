@@ -62,6 +62,7 @@ def begin_or_resume(
     if newest is None:
         return _begin(source, manifest_history, lander, listed, config)
     tables, dumps = _resume(source, newest, lander, listed, config)
+    tables.note_landed(newest.position)  # before a check sees others
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     check_for_gap(source, manifest_history, tables, dumps, config)
     prepared = prepare(source, tables)

@@ -175,6 +175,21 @@ def test_a_description_in_question_is_judged_again_until_it_is_certain(
     assert judged.lands(None)
 
 
+def test_ids_from_before_what_has_landed_put_nothing_in_question(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Or each ALTER would be judged by what the table was long ago, until one of its descriptions lands."""
+    judged = Judged(database, store, BEFORE)
+    judged.show({"id": 1, "a": 3, "b": 4})
+    assert judged.lands("id a b")
+    judged.start.manifest_history.commit(position=judged.position)
+    assert judged.lands(None)
+    judged.show({"id": 1, "a": 3, "b": 4, "c": 5})
+    found = judged.start.source.check_catalog()  # the catalog watcher's
+    judged.tables.note_column_ids(found.column_ids, found.begun, found.position)
+    assert judged.lands("id a b c")
+
+
 def test_a_description_stays_in_question_though_a_chunk_is_certain(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
