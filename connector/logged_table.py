@@ -16,7 +16,7 @@ class LoggedTable:
     unless the log has less of their old keys. `dumped`: its rows are from a dump, which misses no change.
     `former`: the log may have kept using this name after the table was renamed, up to here; nobody knows if
     the table is gone. `columns`: the names of all its columns then, in order, with their `numbers` in a dump;
-    empty if its root has them. `withheld`: rows of it up to here did not land.
+    empty if its root has them. `withheld`: rows of it up to here did not land. `xid`: of the transaction.
     """
 
     id: int
@@ -29,6 +29,7 @@ class LoggedTable:
     columns: tuple[str, ...] = field(default=(), compare=False)
     numbers: tuple[int, ...] = field(default=(), compare=False)
     withheld: bool = False
+    xid: int = field(default=0, compare=False)
 
 
 Positions = Callable[[TableName, LoggedTable], int]

@@ -11,7 +11,7 @@ its own connection and is used by one thread. `Segment.decode` may run in anothe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -133,6 +133,11 @@ class TableListing(NamedTuple):
         return self._replace(schemas=fit, unfit=[*self.unfit, *unfit])
 
 
+def shows_all(_xid: int) -> bool:
+    """Stand for a check that shows each transaction of the log from before it."""
+    return True
+
+
 @dataclass(frozen=True)
 class CatalogSnapshot:
     """The tables that can be captured, each with its fingerprint, and a position in the log after the check.
@@ -145,6 +150,7 @@ class CatalogSnapshot:
     log does not show every layout change. `comments`: of those tables in `tables` that have any; as they are
     no part of a layout or a fingerprint, nothing else follows from them. `column_ids`: by the columns' names,
     as the lake compares them, what stays when they are renamed; empty if the database has no such ids.
+    `shows`: whether it shows a transaction of the log (`LoggedTable.xid`), which may be before `begun`.
     """
 
     tables: Mapping[TableName, str]
@@ -157,6 +163,7 @@ class CatalogSnapshot:
     begun: int = 0
     comments: Mapping[TableName, TableComments] = field(default_factory=dict)
     column_ids: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
+    shows: Callable[[int], bool] = field(default=shows_all, compare=False)
 
 
 class Segment(Protocol):

@@ -79,8 +79,7 @@ class HiddenColumns:
         if not (described or may_rename):
             return
         if may_rename or self._needs_check(described, config):
-            found = self._source.check_catalog(self._tables.fingerprints())
-            self._tables.note_column_ids(found.column_ids, found.begun, found.position)
+            self._tables.note_names(self._source.check_catalog(self._tables.fingerprints()))
         unseen = {commit.lsn for commit in invisible}
         for table, some in described.items():
             self._note_hidden_between(some, config)
@@ -114,14 +113,14 @@ class HiddenColumns:
         return hides and bool(state and state.state == "captured" and _ids(state.column_names))
 
     def _needs_check(self, described: Mapping[TableName, Sequence[LoggedTable]], config: Config) -> bool:
-        """Return whether some rows may be from after the last check, or a dump has read other numbers."""
+        """Return whether the last check may not show what rows are of, or a dump has read other numbers."""
         every = [each for some in described.values() for each in some]
         if any(each in self._in_question.values() for each in every):
             return True
         return any(
             not self._is_certain(each, config) or bool(self._hidden_between(each, config))
             if each.numbers
-            else each.lsn >= self._tables.names_seen_at
+            else each.lsn >= self._tables.names_seen_at or not self._tables.shows(each.xid)
             for each in every
         )
 

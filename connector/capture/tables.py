@@ -18,7 +18,7 @@ import logging
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -32,6 +32,7 @@ from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
 from connector.masking.columns import check_renamed, shown_unmasked
 from connector.position import Position
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
+from connector.source import CatalogSnapshot, shows_all
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Tables:
     `columns_keep_order`: see `Source.keeps_column_order`. `config`: its tables say what is `unmasked`.
     `comments_news`: comments have changed since the last `snapshot`. `former_names`: of the columns of tables
     that are no longer captured. `names_seen_at`: where the last check of columns' names began; `numbered`:
-    the tables whose columns it showed.
+    the tables whose columns it showed; `shows`: see `CatalogSnapshot`.
     """
 
     states: dict[TableName, TableState]
@@ -65,6 +66,7 @@ class Tables:
     former_names: dict[TableName, ColumnNames] = field(default_factory=dict)
     names_seen_at: int = 0
     numbered: frozenset[TableName] = frozenset()
+    shows: Callable[[int], bool] = shows_all
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
@@ -210,6 +212,11 @@ class Tables:
         for table, state in self.states.items():
             if state.column_names is not None and state.column_names.earlier:
                 self.update(table, column_names=state.column_names.landed(position))
+
+    def note_names(self, check: CatalogSnapshot) -> None:
+        """Remember the names of columns that a check of the catalog has found."""
+        self.note_column_ids(check.column_ids, check.begun, check.position)
+        self.shows = check.shows
 
     def note_column_ids(
         self, found: Mapping[TableName, Mapping[str, int]], seen_at: int, upto: int | None = None

@@ -57,6 +57,7 @@ from connector.postgres.connection import all_rows, one_row, one_snapshot
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import PARTS, TableFacts, comments_of, find_tables
+from connector.postgres.visibility import Snapshot
 from connector.schema import TableName, fold, folded
 from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
@@ -191,6 +192,8 @@ def _take_snapshot(
     leaves: Sequence[int] | None,
     locked: Collection[TableName],
 ) -> CatalogSnapshot:
+    row = one_row(connection, "SELECT pg_current_snapshot()::text")
+    assert row is not None
     facts = find_tables(connection, config)
     layouts = dict(layouts_of(Catalog(connection, tables), facts))
     found = find_publication(connection, config.publication)
@@ -211,6 +214,7 @@ def _take_snapshot(
         {t: _columns(layouts[t]) for t in fit.values()},
         comments=comments_of(connection, fit),
         column_ids={fit[oid]: _column_ids(oid, fingerprint) for oid, fingerprint in fingerprints.items()},
+        shows=Snapshot.parse(row[0]).shows,
     )
 
 

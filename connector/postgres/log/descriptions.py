@@ -47,6 +47,7 @@ class _Described(NamedTuple):
     lsn: int
     root: Relation | None
     former: TableName | None
+    xid: int
 
 
 class Descriptions:
@@ -77,7 +78,7 @@ class Descriptions:
         root = self._open[-1].relation if follows else None
         name, former = _name(relation), self._names.get(relation.relid)
         renamed = former is not None and self._is_undescribed(relation.relid, former, name)
-        self._open.append(_Described(relation, kept, lsn, root, former if renamed else None))
+        self._open.append(_Described(relation, kept, lsn, root, former if renamed else None, xid))
         if former is not None and renamed:
             self._replaced.append((relation.relid, former))
         self._next = kept, dropped
@@ -166,7 +167,7 @@ class Descriptions:
         table, lsn = _name(relation), described.lsn
         if root is None:
             names = tuple(column.name for column in relation.columns)
-            return LoggedTable(relation.relid, table, lsn=lsn, columns=names)
+            return LoggedTable(relation.relid, table, lsn=lsn, columns=names, xid=described.xid)
         identified = relation.identity == FULL or _identity(relation) == _identity(root)
         return LoggedTable(relation.relid, table, _name(root), lsn, identified)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,19 @@ def test_a_dump_goes_on_unless_it_has_read_what_is_uncertain(
     landed = LandedSegment(ResumePoint(database.end), logged=[read])
     judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
     assert not dump.active
+
+
+def test_a_check_that_does_not_show_a_transaction_from_before_it_says_nothing_of_its_rows(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Its commit was in the log, waiting for a synchronous standby, and is visible by now."""
+    for shows in (False, True):
+        judged = Judged(database, store, BEFORE)
+        found = judged.start.source.check_catalog()
+        judged.tables.note_names(replace(found, begun=1 << 40, shows=lambda _, it=shows: it))
+        judged.show({"id": 1, "x": 3, "a": 4, "b": 5})  # which looks as before
+        assert judged.lands("id x a b") == shows
+        store = MemoryStore()
 
 
 def test_of_a_table_without_a_key_a_notice_says_that_rows_did_not_land(

@@ -89,6 +89,7 @@ def test_the_name_that_an_open_transaction_has_for_a_table_is_handed_over_with_i
     buffer.feed([commit], 0)
     logged = [*(part.logged if part else []), *buffer.take().logged]
     assert logged == [LoggedTable(RELID, TableName("public", table), lsn=100)]
+    assert [each.xid for each in logged] == [7]
 
 
 @pytest.mark.parametrize("root", ["t", "away"])
