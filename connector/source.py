@@ -23,7 +23,7 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.event_batch import Decoded
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
-from connector.logged_table import LoggedTable, Positions
+from connector.logged_table import LoggedTable, Positions, shows_all
 from connector.schema import TableComments, TableName, TableSchema
 
 
@@ -131,11 +131,6 @@ class TableListing(NamedTuple):
         unfit = [found[schema.table] for schema in self.schemas if schema.table in found]
         fit = [schema for schema in self.schemas if schema.table not in found]
         return self._replace(schemas=fit, unfit=[*self.unfit, *unfit])
-
-
-def shows_all(_xid: int) -> bool:
-    """Stand for a check that shows each transaction of the log from before it."""
-    return True
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,11 @@ from connector.errors import TableError
 from connector.landing.column_names import ColumnNames
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
+from connector.logged_table import shows_all
 from connector.masking.columns import check_renamed, shown_unmasked
 from connector.position import Position
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
-from connector.source import CatalogSnapshot, shows_all
+from connector.source import CatalogSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -164,20 +164,20 @@ REFUSED = {
     "SELECT id FROM range(3)": "Range",
     # Joins.
     "SELECT a.id FROM orders a JOIN orders b ON a.customer = b.id": "twice",
-    "SELECT o.id FROM orders o JOIN customers c ON c.name = o.status": "joined by their keys",
-    "SELECT o.id FROM orders o, customers c WHERE c.id = o.customer": "joined by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON c.name = o.status": "others by their keys",
+    "SELECT o.id FROM orders o, customers c WHERE c.id = o.customer": "others by their keys",
     "SELECT o.id FROM orders o CROSS JOIN customers c": "Cross",
-    "SELECT o.id FROM orders o JOIN customers c ON c.id <=> o.customer": "joined by their keys",
-    "SELECT o.id FROM orders o JOIN customers c ON c.id = o.customer OR c.score = 1": "joined by their keys",
-    "SELECT o.id FROM orders o JOIN customers c ON NOT c.id = o.customer": "joined by their keys",
-    "SELECT o.id FROM orders o JOIN customers c ON c.id = o.customer + 1": "joined by their keys",
-    "SELECT o.id FROM orders o JOIN customers c ON c.id = o.status": "joined by their keys",
-    "SELECT o.id FROM orders o JOIN customers c ON int(c.id) = o.customer": "joined by their keys",
-    "SELECT c.id FROM customers c JOIN orders o ON c.id = o.customer": "joined by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON c.id <=> o.customer": "others by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON c.id = o.customer OR c.score = 1": "others by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON NOT c.id = o.customer": "others by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON c.id = o.customer + 1": "others by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON c.id = o.status": "others by their keys",
+    "SELECT o.id FROM orders o JOIN customers c ON int(c.id) = o.customer": "others by their keys",
+    "SELECT c.id FROM customers c JOIN orders o ON c.id = o.customer": "others by their keys",
     "SELECT o.id FROM orders o RIGHT JOIN customers c ON c.id = o.customer": "RightOuter",
     "SELECT o.id FROM orders o FULL JOIN customers c ON c.id = o.customer": "FullOuter",
-    "SELECT o.id FROM customers c LEFT JOIN orders o ON c.id = o.customer": "joined by their keys",
-    "SELECT c.id FROM customers c LEFT JOIN orders o ON c.id = o.customer": "joined by their keys",
+    "SELECT o.id FROM customers c LEFT JOIN orders o ON c.id = o.customer": "others by their keys",
+    "SELECT c.id FROM customers c LEFT JOIN orders o ON c.id = o.customer": "others by their keys",
     # The condition that finds the customer stands elsewhere: others are filled with nulls, too.
     "SELECT o.id FROM orders o LEFT JOIN customers c ON c.score > 1 JOIN items i ON c.id = i.order_id": "",
     "SELECT o.id FROM orders o LEFT JOIN (customers c JOIN countries ON code = country) ON c.id = customer":
@@ -200,7 +200,7 @@ REFUSED = {
     "SELECT status, max_by(id, amount) FROM orders GROUP BY status": "max_by",
     "SELECT * FROM (SELECT status, amount FROM orders) PIVOT (sum(amount) FOR status IN ('a', 'b'))": "",
     "SELECT c.country, count(*) FROM customers c LEFT JOIN orders o ON o.customer = c.id GROUP BY 1":
-    "joined by their keys",
+    "others by their keys",
 }  # fmt: skip
 
 
