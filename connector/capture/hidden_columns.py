@@ -51,7 +51,9 @@ WITHHELD = "rows did not land, since columns that it masks or leaves out may hav
 class HiddenColumns:
     """Judges what is about to be committed. Used by the capture loop's thread.
 
-    A description stays in question until it is certain, since the log may not repeat it.
+    A description stays in question until it is certain, since the log may not repeat it; or until log has
+    landed up to a check that shows it, and all changes that checks have seen. From there on the log describes
+    the table as the check shows it, or again.
     """
 
     def __init__(self, source: Source, tables: Tables, dumps: DumpQueue) -> None:
@@ -72,6 +74,7 @@ class HiddenColumns:
         comes before any change.
         """
         self._tables.note_landed(newest.position)
+        self._forget_landed(newest.position)
         described = self._described(landed, chunks, config)
         layouts = [s for s, _ in landed.layouts]
         layouts += [c.schema for c in chunks if c.task.dump.kind != "checksums"]
@@ -91,6 +94,15 @@ class HiddenColumns:
             self._keep_in_question(table, some, uncertain)
             if uncertain and self._tables.states[table].state == "captured":
                 self._drop(uncertain, landed, newest.number + 1)
+
+    def _forget_landed(self, position: int) -> None:
+        """Drop descriptions in question that no row after a position has, or only as checks show them."""
+        seen_at, states = self._tables.names_seen_at, self._tables.states
+        for table, each in list(self._in_question.items()):
+            names = states[table].column_names if table in states else None
+            is_pending = names is not None and names.earlier
+            if each.lsn < seen_at <= position and self._tables.shows(each.xid) and not is_pending:
+                del self._in_question[table]
 
     def _described(
         self, landed: LandedSegment, chunks: Iterable[FinishedChunk], config: Config

@@ -163,7 +163,7 @@ def test_a_hidden_column_that_came_and_was_renamed_between_two_checks_is_known_b
 def test_a_description_in_question_is_judged_again_until_it_is_certain(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
-    """The log does not repeat it. Rows after a new description land once those before it can't be older."""
+    """The log does not repeat it, unless the table was altered: after a check of that, it is done with."""
     judged = Judged(database, store, BEFORE)
     judged.show({"id": 1, "a": 3, "b": 4})
     assert not judged.lands("id x a b")
@@ -172,8 +172,45 @@ def test_a_description_in_question_is_judged_again_until_it_is_certain(
     assert names is not None
     assert (names.earlier.keys(), names.ids.keys()) == (BEFORE.keys(), {"id", "a", "b"})
     judged.start.manifest_history.commit(position=judged.position)
-    assert not judged.lands("id a b")
+    assert judged.lands("id a b")
     assert judged.lands(None)
+
+
+def test_a_description_that_no_later_row_has_is_forgotten_while_its_table_is_idle(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Or a column that is added long after a hidden one was dropped would be taken for that one."""
+    settings = {"columns": ["id", "x", "a", "y"], "mask_before_landing": True}
+    judged = Judged(database, store, {"id": 1, "x": 2, "a": 3}, **settings)
+    commits = [InvisibleCommit(xid=1, lsn=database.end + step) for step in range(99)]
+    assert not judged.lands("id x a", commits)
+    judged.show({"id": 1, "x": 2})
+    for _ in range(2):
+        with database.transaction() as transaction:
+            transaction.update("public.items", (2,), a=str(database.end))
+        judged.tables.note_names(judged.start.source.check_catalog())
+        judged.start.manifest_history.commit(position=database.end)
+        nothing = LandedSegment(ResumePoint(database.end))
+        judged.hidden.withhold(nothing, [], judged.start.newest, [], judged.start.config)
+    judged.show({"id": 1, "x": 2, "y": 4})
+    assert judged.lands("id x y")
+    assert judged.tables.states[ITEMS].state == "captured"
+
+
+def test_a_description_stays_in_question_while_a_change_after_it_has_yet_to_land(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    commits = [InvisibleCommit(xid=1, lsn=database.end + step) for step in range(99)]
+    assert not judged.lands("id x a b", commits)
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a=str(database.end))
+    landed = database.end
+    judged.start.manifest_history.commit(position=landed)
+    judged.show({"id": 1, "a": 3, "b": 4})
+    found = replace(judged.start.source.check_catalog(), begun=landed, position=landed + 1)
+    judged.tables.note_names(found)
+    assert not judged.lands(None)
 
 
 def test_ids_from_before_what_has_landed_put_nothing_in_question(
