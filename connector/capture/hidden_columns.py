@@ -100,7 +100,7 @@ class HiddenColumns:
         seen_at, states = self._tables.names_seen_at, self._tables.states
         for table, each in list(self._in_question.items()):
             names = states[table].column_names if table in states else None
-            is_pending = names is not None and names.earlier
+            is_pending = names is not None and (names.earlier or names.upto)
             if each.lsn < seen_at <= position and self._tables.shows(each.xid) and not is_pending:
                 del self._in_question[table]
 
@@ -139,9 +139,11 @@ class HiddenColumns:
     def _hidden_between(self, each: LoggedTable, config: Config) -> dict[int, set[str]]:
         """Return hidden names that no check has shown, by the ids of columns that may have had them.
 
-        In a dump, that is the column with this number; in the log, any that came between the two checks.
+        In a dump, that is the column with this number; in the log, any that came between the two checks, and
+        of a table that came itself, any but those of the key, which can't be hidden.
         """
-        names, settings = self._tables.states[each.table].column_names, config.table(each.table)
+        state, settings = self._tables.states[each.table], config.table(each.table)
+        names = state.column_names
         if names is None or table_of(names.ids.values()) != each.id:
             return {}
         hidden = folded([*settings.mask, *settings.exclude_columns]).intersection(folded(each.columns))
@@ -149,9 +151,10 @@ class HiddenColumns:
             pairs = zip(map(fold, each.columns), each.numbers, strict=True)
             had = {id_: {name} & hidden for name, id_ in pairs}
         else:
-            unshown = hidden - names.ids.keys() - names.earlier.keys()
-            same = table_of(names.earlier.values()) == each.id
-            had = {id_: unshown for id_ in names.ids.values() if same and id_ not in names.earlier.values()}
+            before = names.before(each.id)
+            unshown, passed = hidden - names.ids.keys() - before.keys(), () if before else folded(state.key)
+            came = (id_ for name, id_ in names.ids.items() if name not in passed)
+            had = {id_: unshown for id_ in came if id_ not in before.values()}
         shown = {id_: {name, *names.others_of(name)} for name, id_ in names.ids.items()}
         return {id_: new for id_, its in had.items() if (new := its - shown.get(id_, set()))}
 

@@ -211,8 +211,8 @@ class Tables:
     def note_landed(self, position: int) -> None:
         """Forget the ids of columns that only log up to a position may have had."""
         for table, state in self.states.items():
-            if state.column_names is not None and state.column_names.earlier:
-                self.update(table, column_names=state.column_names.landed(position))
+            if (names := state.column_names) is not None and (now := names.landed(position)) is not names:
+                self.update(table, column_names=now)
 
     def note_names(self, check: CatalogSnapshot) -> None:
         """Remember the names of columns that a check of the catalog has found."""

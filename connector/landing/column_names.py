@@ -52,9 +52,10 @@ class ColumnNames(BaseModel):
 
     `ids`: each column's id by its present name. `renamed`: by id all names of those that have had several.
     `earlier`: the ids by name as of the log that has landed, while that is not yet at `upto`, where a check
-    has last seen them change; empty: as in `ids`. `logged`: names of columns that the log renamed, in order,
-    the last name last; of two with one last name, the first is gone. `moves`: of columns without ids, in
-    order: the names that were gone (``-ssn``), and then those that came (``+note``).
+    has last seen them change; empty: as in `ids`, or unknown until `upto`, where the first check ended.
+    `logged`: names of columns that the log renamed, in order, the last name last; of two with one last name,
+    the first is gone. `moves`: of columns without ids, in order: the names that were gone (``-ssn``), and
+    then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
@@ -76,7 +77,14 @@ class ColumnNames(BaseModel):
         if self.ids and self.ids != ids:
             same = table_of(self.earlier.values()) == table_of(ids.values())  # else another one had the name
             new |= {"earlier": self.earlier if same else self.ids, "upto": upto}
+        elif ids and not self.ids:
+            new |= {"earlier": {}, "upto": upto}
         return self.model_copy(update=new)
+
+    def before(self, table: int) -> dict[str, int]:
+        """Return the ids as of the log that has landed, if they are of this table; none: no check had any."""
+        found = self.earlier or ({} if self.upto else self.ids)
+        return found if table_of(found.values()) == table else {}
 
     def had(self, found: Mapping[int, Collection[str]]) -> ColumnNames:
         """Return what is known if columns, by their ids, had these names, too, between two checks."""
@@ -88,7 +96,7 @@ class ColumnNames(BaseModel):
 
     def landed(self, position: int) -> ColumnNames:
         """Return what is still needed once the log up to a position has landed."""
-        done = self.earlier and position >= self.upto
+        done = (self.earlier or self.upto) and position >= self.upto
         return self.model_copy(update={"earlier": {}, "upto": 0}) if done else self
 
     def told(self, pairs: Iterable[tuple[str, str]]) -> ColumnNames:

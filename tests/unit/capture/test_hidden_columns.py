@@ -160,6 +160,38 @@ def test_a_hidden_column_that_came_and_was_renamed_between_two_checks_is_known_b
     assert known.column_names.renamed == expected
 
 
+@pytest.mark.parametrize(
+    ("columns", "after", "state"),
+    [
+        ("id x a", {"id": 1, "x": 3}, "quarantined"),
+        ("id a", {"id": 1, "x": 2}, "quarantined"),
+        ("id a", {"id": 1, "y": 2}, "captured"),  # which does not land
+        ("id x a", {"id": 1, "x": 2, "a": 3}, "captured"),
+        ("id x", {"id": 1, "x": 2}, "captured"),
+    ],
+)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_hidden_column_of_a_table_that_came_between_two_checks_is_known_by_the_log(
+    database: MemoryDatabase,
+    store: MemoryStore,
+    columns: str,
+    after: Mapping[str, int],
+    state: str,
+    *,
+    replaced: bool,
+) -> None:
+    judged = Judged(database, store, {**BEFORE, "": 8} if replaced else {}, **LISTED)
+    judged.show(after)
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a="b")
+    judged.tables.note_names(judged.start.source.check_catalog())
+    for _ in range(2):
+        each = LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=tuple(columns.split()))
+        landed = LandedSegment(ResumePoint(database.end), logged=[each])
+        judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+        assert judged.tables.states[ITEMS].state == state
+
+
 def test_a_description_in_question_is_judged_again_until_it_is_certain(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
