@@ -334,4 +334,8 @@ def gtids_at(
         raise TransientError(f"the server can't resolve the GTIDs at {file} {offset}")
     if MariadbGtids.parse(str(here[0])).ends == landed.ends:
         return landed
-    return MariadbGtids.parse(gtids, executed(), needed)
+    if (before := executed()) is None:  # what has landed would be taken for new
+        raise TransientError(
+            f"the log up to {file} {offset} can't be read, which tells what follows from there"
+        )
+    return MariadbGtids.parse(gtids, before, needed)

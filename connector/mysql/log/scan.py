@@ -58,7 +58,7 @@ def transactions(
                 yield begin, matters
             begin = _begin_of(kind, packet, tail)
             matters = not examined(begin)
-        elif not matters and not packet[FLAGS] & events.IGNORABLE:
+        elif not matters:
             matters = _matters(kind, packet, tail, captured)
     if begin is not None:
         yield begin, matters
@@ -76,7 +76,7 @@ def _matters(kind: int, packet: bytes, tail: int, captured: Callable[[TableName]
     """Return whether an event may change captured tables, other than by the rows events that follow it."""
     if tail and not is_intact(packet):  # or in pieces, so it is large
         return True
-    if kind in _HARMLESS:
+    if kind in _HARMLESS or packet[FLAGS] & events.IGNORABLE:
         return False
     body = packet[BODY : len(packet) - tail]
     if kind == TABLE_MAP:
@@ -92,7 +92,10 @@ def _matters(kind: int, packet: bytes, tail: int, captured: Callable[[TableName]
 
 
 def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int, bytes, int]]:
-    """Yield each event except those that frame files: type, packet, and bytes of its checksum."""
+    """Yield each event except those that frame files: type, packet, and bytes of its checksum.
+
+    A damaged one may have the type of those.
+    """
     at, tail = FILE_START, 0
     left = 0  # of a compressed transaction that arrives in pieces
     try:
@@ -107,7 +110,8 @@ def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int,
                     continue
                 at += len(packet) - BASE
                 left = size_of(packet) - (len(packet) - BASE)
-                if packet[TYPE] not in events.FRAMES:
+                is_frame = packet[TYPE] in events.FRAMES and (not tail or is_intact(packet))
+                if not (is_frame or events.begins_file(packet)):
                     yield packet[TYPE], packet, tail
     except LogEndedError:
         pass

@@ -30,7 +30,17 @@ from connector.mysql.log.events import (
     begins_file,
     checksum_bytes,
 )
-from connector.mysql.log.packet import BASE, FILE_START, FLAGS, TYPE, end_of, header_of, size_of
+from connector.mysql.log.packet import (
+    BASE,
+    BODY,
+    FILE_START,
+    FLAGS,
+    TYPE,
+    end_of,
+    header_of,
+    size_of,
+    uint32_at,
+)
 from connector.mysql.server import Server
 
 HEARTBEAT_SECONDS = 2
@@ -69,6 +79,9 @@ _CAPABILITY = 4
 """MariaDB: we understand GTID events, so nothing is left out or replaced by dummies."""
 
 _PAYLOAD = bytes([TRANSACTION_PAYLOAD])
+
+_ENCRYPTION_BYTES = BODY + 17 + 4
+"""Of a START_ENCRYPTION event: its scheme, key version and nonce, and the checksum. Rows need more."""
 
 _BEFORE_STATUS, _MATCHES = 0x0F6A7026, 0x2144DF1C
 """CRC32: the state from which a packet's status byte (0) leads to the initial one, and the result of any data
@@ -274,12 +287,16 @@ class BinlogStream:
     def _is_frame(self, packet: bytes | bytearray) -> bool:
         """Return whether the server may have changed an event without computing another checksum.
 
-        Such an event is in no file, or follows FORMAT. A damaged one may have its type, but not its place.
+        Such an event is in no file, or follows FORMAT. A damaged one may have its type, but not its place;
+        nor a heartbeat's time, which is 0.
         """
         kind = packet[TYPE]
         if kind == START_ENCRYPTION:
-            return end_of(packet) in (0, self._format_end + len(packet) - BASE)
-        return kind in HEARTBEATS or (kind == ROTATE and bool(packet[FLAGS] & ARTIFICIAL))
+            is_in_place = end_of(packet) in (0, self._format_end + len(packet) - BASE)
+            return is_in_place and len(packet) == _ENCRYPTION_BYTES
+        if kind in HEARTBEATS:
+            return not uint32_at(packet, BASE)[0]
+        return kind == ROTATE and bool(packet[FLAGS] & ARTIFICIAL)
 
     def _is_damaged_by(self, piece: bytes) -> bool:
         """Add a piece of an event; return whether it is whole now, with a wrong checksum: the stream ends."""

@@ -9,15 +9,18 @@ from typing import Any, cast
 
 import pytest
 
+from connector.errors import TransientError
 from connector.mysql import failover
+from connector.mysql.codec.segment import TABLE_MAP
 from connector.mysql.failover import why_diverged
 from connector.mysql.gtid import MariadbGtids, MysqlGtids
 from connector.mysql.log import events
-from connector.mysql.log.packet import FLAGS
+from connector.mysql.log.packet import FLAGS, TYPE
 from connector.mysql.log.scan import begins, transactions
 from connector.mysql.log.stream import BinlogStream, LogEndedError, UnreadableLogError
 from connector.mysql.server import Server
 from connector.schema import TableName
+from connector.source import ResumePoint
 from tests.unit.mysql.log.test_buffer import Log, payload
 
 PRIMARY, REPLICA = (f"{digit * 8}-0000-11ef-8000-000000000001" for digit in "ab")
@@ -38,10 +41,10 @@ class Scanned(Log):
         plain = event[: len(event) - size]
         return plain + zlib.crc32(plain).to_bytes(4, "little")[:size]
 
-    def damage(self, at: int, number: int = -1) -> None:
-        """Change a byte of an event; the last one by default."""
+    def damage(self, at: int, number: int = -1, bit: int = 64) -> None:
+        """Change a bit of an event; of the last one by default."""
         event = bytearray(self.packets[number])
-        event[at] ^= 64
+        event[at] ^= bit
         self.packets[number] = bytes(event)
 
     def frame(self, kind: int, body: bytes, tail: int = -1) -> None:
@@ -120,6 +123,18 @@ def test_the_id_of_a_damaged_transaction_is_unknown(
     assert executed(monkeypatch, log, end) == (None if damaged else f"{PRIMARY}:1-4")
 
 
+def test_what_is_ahead_of_a_position_must_be_known_to_read_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else, after a failover of MariaDB, what has landed would land again."""
+    monkeypatch.setattr(failover, "row", lambda *_: ("0-1-2",))
+    server, point = Server(True, "11.4", 1, "u", False), ResumePoint(900, gtids="0-1-5")
+    with pytest.raises(TransientError, match="can't be read"):
+        failover.gtids_at(
+            cast(Any, None), server, point, "bin.000007", may_be_ahead=True, executed=lambda: None
+        )
+
+
 def test_log_that_can_not_be_read_leaves_unknown_what_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log goes on in the same file, behind what its disk lost."""
 
@@ -131,11 +146,19 @@ def test_log_that_can_not_be_read_leaves_unknown_what_was_executed(monkeypatch: 
     assert executed(monkeypatch, log, 900) is None
 
 
-def test_what_a_damaged_event_changed_may_matter() -> None:
+@pytest.mark.parametrize(
+    ("table", "at", "bit"),
+    [
+        ("other.t", 30, 64),  # the name of the table's database
+        ("d.t", TYPE, TABLE_MAP ^ events.HEARTBEAT),
+        ("d.t", FLAGS, events.IGNORABLE),
+    ],
+)
+def test_what_a_damaged_event_changed_may_matter(table: str, at: int, bit: int) -> None:
     log = Scanned()
     log.begin(PRIMARY, 1)
-    log.rows(1, table="other.t")
-    log.damage(30, number=-2)  # the name of the table's database
+    log.rows(1, table=table)
+    log.damage(at, number=-2, bit=bit)
     ((_, matters),) = transactions(log.stream(), captured, lambda _: True)
     assert matters
 

@@ -140,15 +140,23 @@ def test_what_frames_a_file_and_a_file_without_checksums_is_not_checked() -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "becomes"),
-    [(31, events.FORMAT), (166, events.START_ENCRYPTION), (events.ROTATE, events.ROTATE), (31, 31)],
+    ("kind", "becomes", "begin"),
+    [
+        (31, events.FORMAT, 4000),
+        (31, events.HEARTBEAT, 4000),
+        (PAYLOAD, events.HEARTBEAT_2, 4000),
+        (166, events.START_ENCRYPTION, 4000),
+        (166, events.START_ENCRYPTION, 0),  # MariaDB: within a transaction, events have no end
+        (events.ROTATE, events.ROTATE, 4000),
+        (31, 31, 4000),
+    ],
 )
 def test_an_event_that_damage_makes_look_like_the_frame_of_a_file_is_not_taken_for_one(
-    kind: int, becomes: int
+    kind: int, becomes: int, begin: int
 ) -> None:
     """One bit is between an update and what begins a file, behind which no rows would be missed."""
-    damaged = bytearray(event(kind, bytes(60) + b"\1" + bytes(3), begin=4000))
-    damaged[TYPE], damaged[40] = becomes, 1
+    damaged = bytearray(event(kind, bytes(60) + b"\1" + bytes(3), begin=begin))
+    damaged[1], damaged[TYPE], damaged[40] = 1, becomes, 1  # of some time
     damaged[FLAGS] |= events.ARTIFICIAL * (becomes == 31)
     encryption = event(events.START_ENCRYPTION, bytes(17), begin=125)[:-4] + bytes(4)
     begun = [event(events.FORMAT, bytes(97) + b"\1", begin=4)[:-4] + bytes(4), encryption]
