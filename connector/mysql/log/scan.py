@@ -109,7 +109,8 @@ def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int,
                 if packet[FLAGS] & events.ARTIFICIAL or at >= upto:
                     continue
                 at += len(packet) - BASE
-                left = size_of(packet) - (len(packet) - BASE)
+                if packet[TYPE] == events.TRANSACTION_PAYLOAD:  # a damaged event may announce any size
+                    left = size_of(packet) - (len(packet) - BASE)
                 is_frame = packet[TYPE] in events.FRAMES and (not tail or is_intact(packet))
                 if not (is_frame or events.begins_file(packet)):
                     yield packet[TYPE], packet, tail

@@ -15,7 +15,7 @@ from connector.mysql.codec.segment import TABLE_MAP
 from connector.mysql.failover import why_diverged
 from connector.mysql.gtid import MariadbGtids, MysqlGtids
 from connector.mysql.log import events
-from connector.mysql.log.packet import FLAGS, TYPE
+from connector.mysql.log.packet import BASE, FLAGS, SIZE_IN_EVENT, TYPE
 from connector.mysql.log.scan import begins, transactions
 from connector.mysql.log.stream import BinlogStream, LogEndedError, UnreadableLogError
 from connector.mysql.server import Server
@@ -133,6 +133,19 @@ def test_what_is_ahead_of_a_position_must_be_known_to_read_from_there(
         failover.gtids_at(
             cast(Any, None), server, point, "bin.000007", may_be_ahead=True, executed=lambda: None
         )
+
+
+def test_begins_are_found_behind_an_event_that_is_damaged_in_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dumps would not wait for transactions whose ids were missed."""
+    log = Scanned()
+    log.begin(PRIMARY, 3)
+    log.write(events.XID, bytes(8))
+    log.damage(BASE + SIZE_IN_EVENT)
+    log.begin(PRIMARY, 4)
+    end = 4 + sum(len(packet) - 1 for packet in log.packets if not packet[FLAGS])
+    assert executed(monkeypatch, log, end) == f"{PRIMARY}:1-4"
 
 
 def test_log_that_can_not_be_read_leaves_unknown_what_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
