@@ -7,7 +7,7 @@ row's description, the check before and the check after have in common.
 
 Invariant: of a table that masks or leaves out columns, a row lands only if each of these columns has one
 place in the row's layout, by the checks before and after it, and there the name that one of them shows; or
-if its dump has read the numbers itself. Rows of a table that the check after no longer shows never do.
+if its dump has read the numbers itself. Logged rows of a table that the check after does not show never do.
 
 A hidden column may have come after the check before, and have another name by the check after. So each of
 the columns that came meanwhile may be one whose name only the log shows, and its names stay known.
@@ -199,8 +199,6 @@ class HiddenColumns:
                 self._in_question[table] = last
         if uncertain and not was_in_question:
             log.warning("%s: %s", table, WITHHELD)
-            if not self._tables.has_key(table):
-                self._tables.notice(table, "gap", WITHHELD)
 
     def _drop(self, uncertain: Sequence[LoggedTable], landed: LandedSegment, number: int) -> None:
         """Drop a table's rows, and have it dumped.
@@ -209,6 +207,7 @@ class HiddenColumns:
         withheld more often than dumps finish, none would ever end. A verification would miss the rows.
         """
         table, position = uncertain[0].table, landed.position
+        loses_rows = any(file.table == table for file in landed.files)
         landed.files = [file for file in landed.files if file.table != table]
         landed.layouts = [found for found in landed.layouts if found[0].table != table]
         landed.logged.append(replace(uncertain[0], lsn=position, dumped=False, withheld=True))
@@ -217,6 +216,8 @@ class HiddenColumns:
             if dump.state != "waiting" and (has_read or dump.verifies):
                 self._dumps.end(dump, "cancelled", WITHHELD)
         if not self._tables.has_key(table):
+            if loses_rows:  # no dump brings them back
+                self._tables.notice(table, "gap", WITHHELD)
             return
         is_waiting = self._dumps.require(table, position, None)
         if self._tables.states[table].fingerprint is None and not is_waiting:  # else the next check adds one
