@@ -42,7 +42,6 @@ from connector.mysql.log.packet import (
     TABLE_ID,
     TYPE,
     TYPE_IN_EVENT,
-    end_of,
     header_of,
     size_of,
     uint32_at,
@@ -140,9 +139,9 @@ class LogBuffer:
             end = offset + len(packet) - BASE
             announced = uint32_at(packet, END)[0]
             if announced != end & MAX_OFFSET and (announced or not ends_may_lack):
-                if kind != TRANSACTION_PAYLOAD:
+                is_first_piece = kind == TRANSACTION_PAYLOAD and size_of(packet) > len(packet) - BASE
+                if not is_first_piece:
                     raise files.broken(packet, end)
-                end = self._end_of_payload(packet, offset)
             if kind in ROWS_EVENTS:
                 if groups.open is None:
                     raise BugError(f"a rows event outside of a transaction, {files}")
@@ -174,7 +173,7 @@ class LogBuffer:
         if kind == STOP:
             self._files.stopped = True
         elif kind == TRANSACTION_PAYLOAD:
-            payload = Payload(packet, end)
+            payload = Payload(packet, self._files.offset)
             if payload.is_small:
                 self._unpack(payload)
             else:
@@ -202,6 +201,8 @@ class LogBuffer:
             payload.add(self._waiting.pop(0))
         if not payload.whole:
             return False
+        if not payload.ends_as_announced:
+            raise self._files.broken(payload.head, payload.end)
         if self._unpack(payload, upto_bytes):
             self._payload, self._files.offset = None, payload.end
             if self._groups.open is None:
@@ -231,13 +232,6 @@ class LogBuffer:
             if size >= upto_bytes:
                 return False
         return True
-
-    def _end_of_payload(self, packet: bytes, offset: int) -> int:
-        """Return the end offset of a compressed transaction in pieces, given the first."""
-        end = offset + size_of(packet)
-        if end_of(packet) != end & MAX_OFFSET:
-            raise self._files.broken(packet, end)
-        return end
 
     # Files.
 

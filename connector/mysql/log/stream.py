@@ -229,7 +229,7 @@ class BinlogStream:
                     packets.append(piece)
                 continue
             if length == _LONGEST:
-                if offset + _PACKET_HEADER + TYPE < limit:  # enough to know what it is
+                if offset + _PACKET_HEADER + FLAGS < limit:  # enough to know what it is
                     self._long_event = bytearray()
                 break
             end = offset + _PACKET_HEADER + length
@@ -311,8 +311,11 @@ class BinlogStream:
 
 
 def _is_payload(data: bytes, offset: int) -> bool:
-    status, kind = offset + _PACKET_HEADER, offset + _PACKET_HEADER + TYPE
-    return data[status : status + 1] == b"\0" and data[kind : kind + 1] == _PAYLOAD
+    """Return whether a packet, as far as it has arrived, begins a compressed transaction in a file."""
+    packet = offset + _PACKET_HEADER
+    begin = data[packet : packet + FLAGS + 1]
+    is_artificial = len(begin) > FLAGS and begin[FLAGS] & ARTIFICIAL
+    return begin[:1] == b"\0" and begin[TYPE : TYPE + 1] == _PAYLOAD and not is_artificial
 
 
 def _damaged() -> UnreadableLogError:

@@ -1,7 +1,8 @@
 """Unpacks MySQL's compressed transactions (TRANSACTION_PAYLOAD): from an event's pieces to the events in it.
 
 One event is up to a gigabyte, and its contents many times that. So its pieces are written to a temporary
-file, and its events are streamed one by one. Small ones, by far the most common, stay in memory.
+file, and its events are streamed one by one. Small ones, by far the most common, stay in memory. An event is
+parsed once it is whole, since its checksum, which the stream verifies, comes last.
 
 Format: ``mysql/binlog/event/control_events.h``, Transaction_payload_event.
 """
@@ -11,12 +12,14 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from functools import cached_property
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
 from connector.errors import BugError
-from connector.mysql.log.packet import BASE, BODY, HEADER, SIZE_IN_EVENT, size_of
+from connector.mysql.log.packet import BASE, BODY, HEADER, SIZE_IN_EVENT, end_of, size_of
+from connector.mysql.server import MAX_OFFSET
 
 AT_ONCE_BYTES = 1 << 20
 """A payload of at most this size, uncompressed, is decompressed at once."""
@@ -24,27 +27,51 @@ AT_ONCE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _SIZE, _ALGORITHM, _PLAIN_SIZE = 1, 2, 3
 _ZSTD, _NONE = 0, 255
+_HEAD_BYTES = BODY + 64
+"""More than the fields before the payload take."""
 
 _uint32 = struct.Struct("<I").unpack_from
 
 
-class Payload:
-    """The event of a compressed transaction, starting with its first packet; `end`: its end in the log file.
+class _Fields(NamedTuple):
+    """What precedes the payload in its event; `start`: its offset in the packet."""
 
-    `whole`: all of its pieces have arrived, so its events may be read.
+    algorithm: int
+    size: int
+    plain_size: int
+    start: int
+
+
+class Payload:
+    """The event of a compressed transaction, starting with its first packet; `begin`: where in the log file.
+
+    `end`: where it ends. `whole`: all of its pieces have arrived, so its events may be read.
     """
 
-    def __init__(self, packet: bytes, end: int) -> None:
-        self.end = end
+    def __init__(self, packet: bytes, begin: int) -> None:
+        self.end = begin + size_of(packet)
         self._missing = size_of(packet) - (len(packet) - BASE)
-        self._algorithm, self._size, self._plain_size, start = _fields(packet)
-        self._packet, self._start = packet, start
+        self._packet = packet
         self._file: IO[bytes] | None = None
         self._events: Iterator[bytes] | None = None
         if self._missing:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115
-            self._file.write(memoryview(packet)[start:])
-            self._packet = b""
+            self._file.write(packet)
+            self._packet = packet[:_HEAD_BYTES]
+
+    @property
+    def head(self) -> bytes:
+        """Return the begin of its first packet."""
+        return self._packet[:_HEAD_BYTES]
+
+    @property
+    def ends_as_announced(self) -> bool:
+        """Return whether it ends where its header says."""
+        return end_of(self._packet) == self.end & MAX_OFFSET
+
+    @cached_property
+    def _fields(self) -> _Fields:
+        return _fields_of(self._packet)
 
     @property
     def whole(self) -> bool:
@@ -54,7 +81,7 @@ class Payload:
     @property
     def is_small(self) -> bool:
         """Return whether its events are small enough to be read at once."""
-        return self.whole and self._plain_size <= AT_ONCE_BYTES
+        return self.whole and self._fields.plain_size <= AT_ONCE_BYTES
 
     def add(self, piece: bytes) -> None:
         """Add the next piece of the event."""
@@ -66,20 +93,21 @@ class Payload:
     def events(self) -> Iterator[bytes]:
         """Return the events within, complete, without checksums; resumes where the last call stopped."""
         if self._events is None:
-            self._events = _split_events(self._blocks(), self._plain_size)
+            self._events = _split_events(self._blocks(), self._fields.plain_size)
         return self._events
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield the uncompressed bytes in blocks; all at once only if `is_small`."""
+        algorithm, size, plain_size, start = self._fields
         if self._file is not None:
-            self._file.seek(0)
-            raw: Any = pa.PythonFile(_Limited(self._file, self._size), mode="r")
+            self._file.seek(start)
+            raw: Any = pa.PythonFile(_Limited(self._file, size), mode="r")
         else:
-            raw = pa.BufferReader(memoryview(self._packet)[self._start : self._start + self._size])
-        if self.is_small and self._algorithm == _ZSTD:
-            yield pa.decompress(raw.read(), decompressed_size=self._plain_size, codec="zstd", asbytes=True)
+            raw = pa.BufferReader(memoryview(self._packet)[start : start + size])
+        if self.is_small and algorithm == _ZSTD:
+            yield pa.decompress(raw.read(), decompressed_size=plain_size, codec="zstd", asbytes=True)
             return
-        stream = raw if self._algorithm == _NONE else pa.CompressedInputStream(raw, "zstd")
+        stream = raw if algorithm == _NONE else pa.CompressedInputStream(raw, "zstd")
         while block := stream.read(_BLOCK_BYTES):
             yield block
         if self._file is not None:
@@ -103,8 +131,7 @@ class _Limited:
         """Leave the file to its owner."""
 
 
-def _fields(packet: bytes) -> tuple[int, int, int, int]:
-    """Return algorithm, size, uncompressed size, and the payload's offset in the packet."""
+def _fields_of(packet: bytes) -> _Fields:
     fields: dict[int, int] = {}
     offset = BODY
     while True:
@@ -118,7 +145,7 @@ def _fields(packet: bytes) -> tuple[int, int, int, int]:
     if algorithm not in (_ZSTD, _NONE):
         raise BugError(f"a transaction in the log has unknown compression algorithm {algorithm}")
     size = fields[_SIZE]
-    return algorithm, size, size if algorithm == _NONE else fields[_PLAIN_SIZE], offset
+    return _Fields(algorithm, size, size if algorithm == _NONE else fields[_PLAIN_SIZE], offset)
 
 
 def _packed(data: bytes, offset: int) -> tuple[int, int]:

@@ -132,6 +132,17 @@ def test_a_damaged_event_is_not_returned_and_ends_the_stream(kind: int, length: 
     assert sum(map(len, whole[2:])) < length  # pieces before the last one, of a compressed transaction
 
 
+def test_no_piece_is_returned_of_a_damaged_transaction_that_looks_like_an_event_in_no_file() -> None:
+    """Whoever passes over such an event would take its next piece for an event."""
+    damaged = bytearray(event(PAYLOAD, bytes(3 * SHORT)))
+    damaged[FLAGS] ^= events.ARTIFICIAL
+    reading = opened(Connection(sent([described(checksums=True), bytes(damaged)]), [50] * 200))
+    found: list[bytes] = []
+    while reading._ended is None:
+        found += reading.fetch(1)
+    assert len(found) == 1
+
+
 def test_what_frames_a_file_and_a_file_without_checksums_is_not_checked() -> None:
     artificial = event(events.ROTATE, b"bin.000002", flags=events.ARTIFICIAL)[:-4] + bytes(4)
     plain = event(ROWS, b"x", checksum=False)
