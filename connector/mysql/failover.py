@@ -2,7 +2,7 @@
 
 This distinguishes a failover from a gap: another server's log continues ours if the server has executed
 everything that has landed, and still has the log of everything else, which it executed later. Nothing here
-keeps state.
+keeps state, except that `Comparison` asks for a second attempt.
 
 Our own writes at the end of what has landed (`connector.mysql.gtid`) are not required: a replica usually
 lacks some if its primary dies during a dump, and they change nothing that is captured. Those it has are
@@ -42,6 +42,29 @@ from connector.schema import TableName
 from connector.source import ResumePoint
 
 AnyGtids = TypeVar("AnyGtids", MysqlGtids, MariadbGtids)
+_Found = TypeVar("_Found")
+
+
+class Comparison:
+    """Compares a server's log with what has landed; log that can't be read twice in a row never can.
+
+    A file may be purged while it is read; but a crash of MariaDB may leave half an event at a file's end.
+    """
+
+    def __init__(self) -> None:
+        self._has_failed = False
+
+    def attempt(self, compare: Callable[[], _Found]) -> _Found | str:
+        """Return what `compare` returns, or why the log can't be read."""
+        try:
+            found = compare()
+        except UnreadableLogError as error:
+            self._has_failed = not self._has_failed
+            if self._has_failed:
+                raise
+            return f"its log can't be read, which must be compared: {error}"
+        self._has_failed = False
+        return found
 
 
 def continuation(

@@ -83,6 +83,7 @@ class MysqlSource:
         self._trusted: str | None = None
         self._lacking_since: float | None = None
         self._ids = TableIds()
+        self._comparison = failover.Comparison()
         self._cut_off: set[Position] = set()
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
@@ -283,14 +284,16 @@ class MysqlSource:
         reason: str,
     ) -> str | Failover:
         """Check whether another server's log continues ours; if not, return what is missing."""
-        found = failover.continuation(
-            connection,
-            here,
-            files,
-            known,
-            missing_gtids=lambda gtids: self._missing_gtids(connection, here, gtids),
-            open_file=lambda file: self._stream_of(here, files, pack_binlog_position(file.number, 4)),
-            captured=partial(captures, self._config),
+        found = self._comparison.attempt(
+            lambda: failover.continuation(
+                connection,
+                here,
+                files,
+                known,
+                missing_gtids=lambda gtids: self._missing_gtids(connection, here, gtids),
+                open_file=lambda file: self._stream_of(here, files, pack_binlog_position(file.number, 4)),
+                captured=partial(captures, self._config),
+            )
         )
         if isinstance(found, str):
             return f"{reason}, and {found}"

@@ -22,11 +22,13 @@ from connector.mysql.log.packet import (
     FLAGS,
     TYPE,
     TYPE_IN_EVENT,
+    end_of,
     header_of,
     size_of,
 )
-from connector.mysql.log.stream import BinlogStream, LogEndedError, is_intact
+from connector.mysql.log.stream import BinlogStream, LogEndedError, UnreadableLogError, is_intact
 from connector.mysql.log.transaction_payload import Payload
+from connector.mysql.server import MAX_OFFSET
 from connector.schema import TableName
 
 _HARMLESS = ROWS_EVENTS | events.NOTHING | {events.XID, events.STOP}
@@ -94,9 +96,10 @@ def _matters(kind: int, packet: bytes, tail: int, captured: Callable[[TableName]
 def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int, bytes, int]]:
     """Yield each event except those that frame files: type, packet, and bytes of its checksum.
 
-    A damaged one may have the type of those.
+    A damaged one may have the type or flags of those. If its end is not where the next one begins, its size
+    is damaged, by which the server found the next one: `UnreadableLogError`, as begins may be hidden there.
     """
-    at, tail = FILE_START, 0
+    at, tail, former = FILE_START, 0, 0  # `former`: bytes of the files before
     left = 0  # of a compressed transaction that arrives in pieces
     try:
         while at < upto:
@@ -106,11 +109,16 @@ def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int,
                     continue
                 if events.begins_file(packet):
                     tail = events.checksum_bytes(packet)
-                if packet[FLAGS] & events.ARTIFICIAL or at >= upto:
+                if at >= upto or _is_artificial(packet, tail):
                     continue
+                if events.begins_file(packet):
+                    former = at - FILE_START
                 at += len(packet) - BASE
                 if packet[TYPE] == events.TRANSACTION_PAYLOAD:  # a damaged event may announce any size
                     left = size_of(packet) - (len(packet) - BASE)
+                end = at + left - former & MAX_OFFSET
+                if tail and end_of(packet) not in (0, end) and not is_intact(packet):
+                    raise UnreadableLogError(f"the log can't be followed behind {at}: an event is damaged")
                 is_frame = packet[TYPE] in events.FRAMES and (not tail or is_intact(packet))
                 if not (is_frame or events.begins_file(packet)):
                     yield packet[TYPE], packet, tail
@@ -120,3 +128,10 @@ def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int,
         stream.close()
     if at < upto < math.inf:
         raise TransientError(f"the log ended at {at}, before {upto}")
+
+
+def _is_artificial(packet: bytes, tail: int) -> bool:
+    """Return whether an event is in no file; a damaged one that is may say so."""
+    if not packet[FLAGS] & events.ARTIFICIAL:
+        return False
+    return not tail or packet[TYPE] in events.FRAMES or is_intact(packet)

@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from connector.errors import TransientError
 from connector.landing.manifest import LastCommit
 from connector.mysql import failover, log_identity
 from connector.mysql.gtid import Gtid
 from connector.mysql.log.events import Begin
+from connector.mysql.log.stream import UnreadableLogError
 from connector.mysql.server import Server
 
 
@@ -40,3 +42,19 @@ def test_what_has_no_id_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     begin = Begin(None, micros=0, standalone=False)
     assert not is_asked_for(log_identity.of_transaction(4, begin), monkeypatch)
     assert not is_asked_for(log_identity.of_file(1, created=0), monkeypatch)
+
+
+def test_another_servers_log_that_can_not_be_read_twice_in_a_row_is_a_gap() -> None:
+    """The server never gets past half an event, which a crash of MariaDB leaves; nor did the agent."""
+    comparison = failover.Comparison()
+
+    def fail() -> None:
+        raise UnreadableLogError("error 1236")
+
+    with pytest.raises(TransientError):
+        comparison.attempt(fail)
+    assert comparison.attempt(lambda: 5) == 5
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            comparison.attempt(fail)
+        assert "error 1236" in str(comparison.attempt(fail))

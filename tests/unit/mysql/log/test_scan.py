@@ -52,6 +52,7 @@ class Scanned(Log):
 
     def write(self, kind: int, body: bytes = b"", flags: int = 0) -> None:
         self.packets.append(b"\0" + self.event(kind, body, flags=flags))
+        self.offset += len(self.packets[-1]) - BASE
 
     def begin(self, uuid: str, number: int) -> None:
         self.write(events.GTID, b"\0" + bytes.fromhex(uuid.replace("-", "")) + number.to_bytes(8, "little"))
@@ -119,8 +120,7 @@ def test_the_id_of_a_damaged_transaction_is_unknown(
     if damaged:
         log.damage(damaged)
     log.begin(PRIMARY, 4)
-    end = 4 + sum(len(packet) - 1 for packet in log.packets if not packet[FLAGS])
-    assert executed(monkeypatch, log, end) == (None if damaged else f"{PRIMARY}:1-4")
+    assert executed(monkeypatch, log, log.offset) == (None if damaged else f"{PRIMARY}:1-4")
 
 
 def test_what_is_ahead_of_a_position_must_be_known_to_read_from_there(
@@ -144,8 +144,46 @@ def test_begins_are_found_behind_an_event_that_is_damaged_in_its_size(
     log.write(events.XID, bytes(8))
     log.damage(BASE + SIZE_IN_EVENT)
     log.begin(PRIMARY, 4)
-    end = 4 + sum(len(packet) - 1 for packet in log.packets if not packet[FLAGS])
+    assert executed(monkeypatch, log, log.offset) == f"{PRIMARY}:1-4"
+
+
+def test_begins_are_unknown_behind_an_event_that_the_server_has_cut_off_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a damaged size it takes what follows for a part of the event."""
+    log = Scanned()
+    log.begin(PRIMARY, 3)
+    log.write(events.XID, bytes(8))
+    log.begin(PRIMARY, 4)
+    commit, begin = log.packets[-2:]
+    log.packets[-2:] = [commit + begin[BASE:]]
+    assert executed(monkeypatch, log, log.offset) is None
+
+
+@pytest.mark.parametrize("kind", [events.XID, 31])
+def test_no_transaction_behind_a_position_counts_as_executed_there_if_a_damaged_event_is_before_it(
+    monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    """It would be passed over when the log is read from there. Or its length would miss for ever."""
+    log = Scanned()
+    log.begin(PRIMARY, 3)
+    log.write(kind, bytes(100))
+    log.damage(FLAGS, bit=events.ARTIFICIAL)
+    log.begin(PRIMARY, 4)
+    end = log.offset
+    log.begin(PRIMARY, 5)
+    log.write(events.XID, bytes(100))
     assert executed(monkeypatch, log, end) == f"{PRIMARY}:1-4"
+
+
+def test_files_that_follow_are_scanned_from_their_own_begin() -> None:
+    log = Scanned()
+    log.begin(PRIMARY, 1)
+    log.offset = 4
+    log.write(events.FORMAT, bytes(57) + bytes([15]) * 40 + b"\1")
+    log.begin(PRIMARY, 2)
+    log.damage(25)
+    assert [begin.txid for begin in begins(log.stream())] == [f"{PRIMARY}:1", None]
 
 
 def test_log_that_can_not_be_read_leaves_unknown_what_was_executed(monkeypatch: pytest.MonkeyPatch) -> None:
