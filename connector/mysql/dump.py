@@ -253,7 +253,7 @@ class MysqlTables:
         if not (progress.writable and self._state_tables.raise_barrier(self._guard)):
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven without writing deltatide.watermark:"
-                f" {GRANT} TO the agent's user, or set gtid_mode = ON"
+                f" {GRANT} TO the agent's user, or set gtid_mode = ON (if it is: FLUSH BINARY LOGS)"
             )
 
     def _wait_until_visible(self, table: TableName, gtids: str) -> None:

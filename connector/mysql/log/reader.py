@@ -6,6 +6,8 @@ Invariants:
 - Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
 - When the log continues in a new file, the file's creation time is recorded at the next poll of the log's
   end, so a RESET can be detected later.
+- If it is unknown what was executed, since an event is damaged, the log is reopened in its next file, which
+  lists that.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from connector.errors import TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.mysql.codec.segment import MysqlSegment
 from connector.mysql.connection import close, driver_errors
+from connector.mysql.failover import has_gtids
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
 from connector.mysql.server import (
@@ -83,7 +86,7 @@ class MysqlLogReader:
         self.unreadable_at: int | None = None
         self.epoch, self._buffer, self._stream, self._side = epoch, buffer, stream, side
         self._server, self._state_tables, self._writable = server, state_tables, writable
-        self._recorded_file = buffer.file
+        self._recorded_file = self._opened_file = buffer.file
         self._polled_at = 0.0
         self._moved = (buffer.position, stream.received, time.monotonic())
         self._publish_progress()
@@ -140,7 +143,14 @@ class MysqlLogReader:
         return self._buffer.take_open()
 
     def confirm(self, position: int) -> None:
-        """Do nothing: the server needs no confirmation."""
+        """Confirm nothing, as the server needs none; raise if its GTIDs can be known by reopening the log."""
+        file = unpack_binlog_position(position)[0]
+        if self._buffer.gtids is not None or file <= self._opened_file:
+            return
+        self._opened_file = file
+        with driver_errors("reading GTIDs"):
+            if has_gtids(self._side, self._server):
+                raise TransientError(f"what was executed before log file {file} is listed there")
 
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return none: a chunk's snapshot is proven without them."""

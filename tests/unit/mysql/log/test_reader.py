@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
 
 from connector.errors import TransientError
+from connector.mysql.gtid import MysqlGtids
 from connector.mysql.log import events, reader
 from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.server import Server
@@ -57,6 +59,31 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     stream.next = [b"\0" + log.event(events.HEARTBEAT, b"bin.000007", flags=events.ARTIFICIAL, end=0)]
     with pytest.raises(TransientError, match="nothing arrives"):
         reading.read(0, 1 << 20)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("has_gtids", [False, True])
+def test_the_log_is_opened_again_in_its_next_file_if_that_tells_what_was_executed(
+    monkeypatch: pytest.MonkeyPatch, *, has_gtids: bool, known: bool
+) -> None:
+    """Behind a damaged begin it is unknown; dumps of a read-only server would wait for that for ever."""
+    asked = 0
+
+    def ask(*_: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return has_gtids
+
+    monkeypatch.setattr(reader, "has_gtids", ask)
+    log = Log(gtids=MysqlGtids() if known else None)
+    none, server = cast(Any, None), Server(False, "9.0", 1, "u", False)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, Stream()), none, server, none, writable=False)
+    reading.confirm(log.end)
+    log.restart()
+    with pytest.raises(TransientError, match="file 8") if has_gtids and not known else nullcontext():
+        reading.confirm(log.end)
+    reading.confirm(log.end)
+    assert asked == (not known)
 
 
 class WrittenTables(StateTables):
