@@ -206,6 +206,7 @@ class MysqlSource:
 
     def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Begin at the end of the log; the server keeps its log anyway."""
+        self._prepared.clear()  # an id that is known from before may have been used again in log never read
         connection = self._checked()
         server = self._session.server
         with driver_errors("reading the end of the log"):

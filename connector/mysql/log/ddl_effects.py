@@ -42,7 +42,7 @@ class DdlEffects:
     """Effects that were found and not taken yet; `lsn` is always that of the transaction.
 
     `prepared`: the tables of prepared XA transactions, by xid. It is kept when the log is reopened, since
-    that may be after an XA PREPARE; transactions that are read again are already in it.
+    that may be after an XA PREPARE; transactions that are read again are already in it. Not after a gap.
     """
 
     def __init__(
