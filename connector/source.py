@@ -425,11 +425,12 @@ class Source(Protocol):
     def position_past_barrier(self, barrier: int) -> int | None:
         """Return a position after every commit below the barrier; None while one of them is running."""
 
-    def begin_log(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool, stopping: Callable[[], bool] = lambda: False) -> ResumePoint:
         """Make the source keep its log from now on (a slot) and return where it begins.
 
         `fresh`: first drop what is left of an older one. Otherwise adopt an unused one of the same name.
-        `TransientError` if the session that answered `identity` is lost: a new one may reach another server.
+        `TransientError` if the session that answered `identity` is lost, since a new one may reach another
+        server; and once the agent is `stopping`, if it would take long.
         """
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:

@@ -74,7 +74,7 @@ def check_for_gap(
             hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
         )
     log.error("gap: the log after %s is lost: %s; dumping all tables again", newest.position_text, reason)
-    resume_point = source.begin_log(fresh=True)
+    resume_point = source.begin_log(fresh=True, stopping=manifest_history.is_stopping)
     epoch = newest.epoch + 1
     dumps.restart_in_epoch(epoch)
     for name in filter(tables.has_key, tables.captured()):

@@ -62,6 +62,10 @@ class ManifestHistory:
         """Return the number of the next manifest."""
         return self._newest.number + 1 if self._newest else 1
 
+    def is_stopping(self) -> bool:
+        """Return whether the agent has been asked to end."""
+        return self._stop.is_set()
+
     def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
         """Read the newest manifest; None in a new landing zone.
 

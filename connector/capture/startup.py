@@ -98,7 +98,7 @@ def _begin(
     source: Source, manifest_history: ManifestHistory, lander: Lander, listed: TableListing, config: Config
 ) -> tuple[Tables, DumpQueue]:
     source.prepare()
-    resume_point = source.begin_log(fresh=False)
+    resume_point = source.begin_log(fresh=False, stopping=manifest_history.is_stopping)
     for schema in listed.schemas:
         lander.ensure_schema(schema)
     catalog_snapshot = source.check_catalog()

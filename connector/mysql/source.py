@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -204,7 +204,7 @@ class MysqlSource:
     def position_past_barrier(self, barrier: int) -> None:
         """Return None: no barrier is ever taken."""
 
-    def begin_log(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool, stopping: Callable[[], bool] = lambda: False) -> ResumePoint:
         """Begin at the end of the log; the server keeps its log anyway."""
         self._prepared.clear()  # an id that is known from before may have been used again in log never read
         connection = self._checked()

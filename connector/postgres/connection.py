@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg2
@@ -70,6 +71,9 @@ IGNORED_VARIABLES = (
 """libpq's variables for where to connect and how a session behaves, which only the configuration decides.
 Those for secrets, TLS and Kerberos (PGPASSWORD, PGPASSFILE, PGSSL..., PGGSS..., PGCHANNELBINDING) apply.
 """
+
+STOPPING_SECONDS = 0.2
+"""How often a query that may take long looks whether the agent is stopping."""
 
 CONNECT_SECONDS = 10
 """An unreachable host must be reported well before an operator loses patience."""
@@ -246,6 +250,22 @@ def one_row(connection: Connection, query: str, parameters: Any = None) -> tuple
         cursor.execute(query, parameters)
         row: tuple[Any, ...] | None = cursor.fetchone()
         return row
+
+
+def one_row_unless(
+    stopping: Callable[[], bool], connection: Connection, query: str
+) -> tuple[Any, ...] | None:
+    """Run a query that may take as long as others' transactions, as `one_row`; cancel it once `stopping`.
+
+    It runs in a thread: the driver waits without returning to Python, where a signal is handled.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="query") as thread:
+        running = thread.submit(one_row, connection, query)
+        while wait([running], STOPPING_SECONDS).not_done:
+            if stopping():
+                with suppress(psycopg2.Error):
+                    connection.cancel()
+        return running.result()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from psycopg2.extensions import connection as Connection
@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from connector.errors import FencedError, PreconditionError
 from connector.position import format_lsn, parse_lsn
-from connector.postgres.connection import literal, one_row, quote
+from connector.postgres.connection import literal, one_row, one_row_unless, quote
 from connector.source import Finding
 
 log = logging.getLogger(__name__)
@@ -96,10 +96,11 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     )  # fmt: skip
 
 
-def create_slot(connection: Connection, name: str) -> int:
+def create_slot(connection: Connection, name: str, stopping: Callable[[], bool]) -> int:
     """Create a slot; return the position from which it keeps the log.
 
-    Waits for running transactions, prepared ones, too, however long they take. If there are any, it says so.
+    Waits for running transactions, prepared ones, too, however long they take, unless the agent is
+    `stopping`; then nothing is left of the slot. If there are any, it says so.
     """
     running = one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot()) < pg_current_xact_id()")
     if running == (True,):
@@ -109,7 +110,7 @@ def create_slot(connection: Connection, name: str) -> int:
             name,
         )
     query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}')"
-    row = one_row(connection, query)
+    row = one_row_unless(stopping, connection, query)
     assert row is not None
     return parse_lsn(row[0])
 

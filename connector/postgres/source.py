@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -217,7 +217,7 @@ class PostgresSource:
                 barrier,
             )
 
-    def begin_log(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool, stopping: Callable[[], bool] = lambda: False) -> ResumePoint:
         """Create the slot, or adopt an unused one; return its position and the xid barrier right after."""
         connection, name = self._primary(), self._config.slot
         if fresh and self._identified not in (None, connection):
@@ -234,7 +234,8 @@ class PostgresSource:
                 position = found.confirmed
             else:
                 slot.drop_slot(connection, name)
-                position = slot.create_slot(connection, name)
+                self._readers.add(connection.info.backend_pid)  # if we lose it, it goes on waiting
+                position = slot.create_slot(connection, name, stopping)
             self._proof = self._session.process
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 

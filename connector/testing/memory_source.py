@@ -180,7 +180,7 @@ class MemorySource:
         """Return the end of the log."""
         return self.database.end
 
-    def begin_log(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool, stopping: Callable[[], bool] = lambda: False) -> ResumePoint:
         """Create a slot at the end of the log, or adopt the existing one."""
         self.reach("begin_log")
         with self.database.changed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +18,17 @@ from connector.errors import (
     LogOffError,
     PreconditionError,
     SourceMismatchError,
+    TransientError,
 )
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres.visibility import Visibility
+from connector.source import ResumePoint
 from connector.store.local import LocalStore
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_log import MemoryLogReader
+from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import (
     Agent,
@@ -271,6 +276,23 @@ def test_a_stop_while_the_store_is_out_of_reach_ends_within_seconds(
     agent.join(seconds=4)
     assert time.monotonic() - began < 4
     assert agent.error is None
+
+
+def test_a_stop_ends_the_wait_for_a_log_to_begin(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot waits for all transactions that run when it is created, which may take hours."""
+    begun = threading.Event()
+
+    def wait_for_transactions(*_: Any, fresh: bool, stopping: Callable[[], bool]) -> ResumePoint:
+        begun.set()
+        wait_until(stopping, "the agent is stopping", seconds=5)
+        raise TransientError("creating slot shop: canceled")
+
+    monkeypatch.setattr(MemorySource, "begin_log", wait_for_transactions)
+    with Agent(database, store):
+        assert begun.wait(5)
+    assert newest_manifest(store) is None
 
 
 def test_a_commit_is_in_a_manifest_within_flush_seconds_and_a_half(
