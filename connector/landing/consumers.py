@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -98,9 +99,18 @@ def rebuilt_path(table_id: str, generation: int) -> str:
 
 def last_rebuilt(store: Store, table_id: str) -> int:
     """Return the greatest generation of a Delta table that such a record names; 0 without one."""
-    folder = rebuilt_path(table_id, 0).rpartition("/")[0]
-    names = (path.removeprefix(f"{folder}/").partition(".json")[0] for path in store.list(f"{folder}/"))
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+    return rebuilt_tables(store, f"{encode(table_id)}/").get(table_id, 0)
+
+
+def rebuilt_tables(store: Store, within: str = "") -> dict[str, int]:
+    """Return the greatest generation by Delta table, of those with such a record; `within`: a folder."""
+    folder, found = f"{CONSUMERS}/{REBUILT}/", dict[str, int]()
+    for path in store.list(folder + within):
+        id_, _, name = path.removeprefix(folder).partition("/")
+        generation = name.partition(".json")[0]
+        if generation.isdecimal():
+            found[unquote(id_)] = max(found.get(unquote(id_), 0), int(generation))
+    return found
 
 
 def read_consumers(store: Store) -> list[Consumer]:

@@ -147,7 +147,8 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
     source = Source(config.landing, config.source.name)
     newest = _one_row(spark).mapInArrow(source.newest, NEWEST).scalar()
     builder = _Builder(spark, config, landing, manifest, source, newest, newest_cuts(spark, config))
-    frames = _frames(builder, begun, refused)
+    built = _built(builder, begun, refused)
+    frames = {table: frame for table, (frame, _) in built.items()}
     reasons = {table: _logged(error) for table, error in (refused or {}).items()}
     names = view_names(landed)
     views = {f"{name}{SUFFIX}": table for name, table in names.items() if table in frames}
@@ -158,24 +159,25 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
             spark.catalog.dropTempView(name)
     for name, table in views.items():
         frames[table].createOrReplaceTempView(quoted(name))
-    status = Status(source, (*frames, *reasons), reasons)
+    pending = {table: its for table, (_, its) in built.items()}
+    status = Status(source, (*frames, *reasons), reasons, pending)
     builder.status(status).createOrReplaceTempView(STATUS_VIEW)
     return [*map(quoted, views), STATUS_VIEW]
 
 
-def _frames(
+def _built(
     builder: _Builder, begun: Sequence[Begun], refused: dict[TableName, TableError] | None
-) -> dict[TableName, DataFrame]:
-    """Build views; `refused`: as for `begin`."""
-    frames: dict[TableName, DataFrame] = {}
+) -> dict[TableName, tuple[DataFrame, PendingTable]]:
+    """Build views, each with what its queries read; `refused`: as for `begin`."""
+    built: dict[TableName, tuple[DataFrame, PendingTable]] = {}
     for each in begun:
         try:
-            frames[each.target.table] = builder.view(each)
+            built[each.target.table] = builder.view(each)
         except TableError as error:
             if refused is None:
                 raise
             refused[each.target.table] = error
-    return frames
+    return built
 
 
 def _logged(error: TableError) -> str:
@@ -236,8 +238,8 @@ class _Builder:
     newest: Column
     cuts: DataFrame | None
 
-    def view(self, begun: Begun) -> DataFrame:
-        """Build a table's live rows, of which nothing is read before a query runs."""
+    def view(self, begun: Begun) -> tuple[DataFrame, PendingTable]:
+        """Build a table's live rows, of which nothing is read before a query runs, and what it then reads."""
         table, target = begun.target.table, begun.target
         state = self.manifest.tables[table]
         assert state.schema_id is not None, "it has landed"
@@ -252,9 +254,11 @@ class _Builder:
         projection = self.landing.projection(table)
         emitted = landed if projection is not None else _widest(landed, layout)
         # `schemas` above has judged the names (`check_renamed`).
-        built = (None, 0) if delta is None else (delta.id, delta.generation)
-        of = self.source, table
-        pending = PendingTable(*of, emitted, projection is not None, state.column_names, *built)
+        id_, generation = (None, 0) if delta is None else (delta.id, delta.generation)
+        of, is_narrowed = (self.source, table), projection is not None
+        pending = PendingTable(
+            *of, emitted, is_narrowed, state.column_names, id_, generation, state.schema_id
+        )
         planned = self._planned(pending, is_merged=frame is not None)
         events = self._events(pending, planned, projection)
         known_as = schema if projection is not None else emitted
@@ -266,11 +270,11 @@ class _Builder:
             raw_keys=layout.raw_keys,
         )
         if frame is None:
-            return _marked(fresh_rows(source, layout), CDC)
+            return _marked(fresh_rows(source, layout), CDC), pending
         source = _whole(source)
         kept = _not_older(frame, planned)
         rules = Rules(partial=True, ties=True, soft=False)
-        return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC)
+        return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC), pending
 
     def status(self, status: Status) -> DataFrame:
         """Build the rows of `_deltatide_status`."""

@@ -12,10 +12,11 @@ dump, since each key in its chunks has a row at or after the dump's position onc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, GapError, SourceMismatchError, TableError
 from connector.landing.column_names import ColumnNames
-from connector.landing.consumers import last_rebuilt
+from connector.landing.consumers import last_rebuilt, rebuilt_tables
 from connector.landing.format import CDC, TRUNCATE
 from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.position import Position, format_position
@@ -101,11 +102,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Status:
-    """How current the views of some tables are. `refused`: why some of them have none."""
+    """How current the views of some tables are.
+
+    `refused`: why some of them have none. `pending`: what those that have one read of what has landed.
+    """
 
     source: Source
     tables: tuple[TableName, ...]
     refused: Mapping[TableName, str] = field(default_factory=dict)
+    pending: Mapping[TableName, PendingTable] = field(default_factory=dict)
 
     def rows(self, batches: Batches) -> Batches:
         """Return a row for each table as of a manifest, for `STATUS`; from rows with `manifest`, `merged`.
@@ -119,13 +124,18 @@ class Status:
                 yield pa.RecordBatch.from_pylist(found, schema=_STATUS)
 
     def _rows(self, number: int, merged: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        manifests = LandedManifests(self.source.open())
+        store = self.source.open()
+        manifests, rebuilt = LandedManifests(store), rebuilt_tables(store)
         manifests.load(number, number)
         manifest = manifests.get(number)
         rows = []
         for table in self.tables:
-            reason = self.refused.get(table) or _why_inexact(manifest, table)
-            reason = reason or _why_incomplete(manifests, manifest, table, merged.get(str(table)))
+            cut, pending = merged.get(str(table)), self.pending.get(table)
+            reason = self.refused.get(table)
+            if reason is None and pending is not None:
+                reason = pending.why_refused(store, manifests, manifest, cut, rebuilt)
+            reason = reason or _why_inexact(manifest, table)
+            reason = reason or _why_incomplete(manifests, manifest, table, cut)
             rows.append(_status(manifest, table, reason))
         return rows
 
@@ -181,6 +191,7 @@ class PendingTable:
     column may have had, as known and accepted when `emitted` was; with `only_emitted`, nothing is read once
     more are known. `table_id`, `generation`: the Delta table's, as it was then; None: there was none. Nothing
     is read once the newest cut names another table, or it is rebuilt with other columns, masks or rows.
+    `layout_id`: of the layout that `emitted` was made of.
     """
 
     source: Source
@@ -190,6 +201,7 @@ class PendingTable:
     names: ColumnNames | None = None
     table_id: str | None = None
     generation: int = 0
+    layout_id: str | None = None
 
     def state(self, batches: Batches) -> Batches:
         """Return rows with the oldest position, and what to read, for `STATE`.
@@ -215,13 +227,55 @@ class PendingTable:
                     if (part := json.loads(row)["part"]) is not None:
                         yield from self._events(part)
 
+    def why_refused(
+        self,
+        store: Store,
+        manifests: LandedManifests,
+        manifest: Manifest,
+        cut: Mapping[str, Any] | None,
+        rebuilt: Mapping[str, int],
+    ) -> str | None:
+        """Return why queries of the view fail as of a manifest, or None; opens no landing files.
+
+        `cut`: what the newest cut names of the table (`CUT`). `rebuilt`: as `rebuilt_tables` returns it.
+        Damaged landing files, and another landing zone, are not looked for.
+        """
+        id_ = None if cut is None else cut["id"]
+        after = 0 if cut is None or id_ is None or self.table_id is None else cut["manifest"]
+
+        def layout_of(id_: str) -> TableSchema:
+            return self.emitted if id_ == self.layout_id else read_layout(store, self.table, id_)
+
+        try:
+            self._check(manifest, id_, rebuilt.get(self.table_id or "", 0))
+            if after < manifest.number:
+                manifests.load(after or manifests.first_kept, manifest.number)
+                self._plan(manifests, after, manifest.number, layout_of)
+        except (GapError, TableError) as error:
+            reason = error.reason if isinstance(error, TableError) else str(error)
+            return f"its view's queries fail: {reason}" + (f"; hint: {error.hint}" if error.hint else "")
+        return None
+
     def _state(self, upto: int, after: int, last: int, merged: Mapping[str, Any] | None) -> list[str]:
         store = self.source.open()
         manifests = LandedManifests(store)
         if after < last and manifests.is_removed(after):
             after = last
         manifests.load(after or manifests.first_kept, upto)
-        state = manifests.get(upto).tables.get(self.table)
+        rebuilt = 0 if self.table_id is None else last_rebuilt(store, self.table_id)
+        self._check(manifests.get(upto), None if merged is None else merged["id"], rebuilt)
+        _check_same_zone(manifests, store, upto, merged)
+        try:
+            return self._planned(store, manifests, after, upto)
+        except (GapError, TableError):
+            if after >= last:
+                raise
+            # As above: `last` is enough, as Delta pins its tables. `after` guards only against another order.
+            return self._planned(store, manifests, last, upto)
+
+    def _check(self, manifest: Manifest, merged_id: str | None, rebuilt: int) -> None:
+        """Refuse to show the table as of a manifest; see `_require_same_rows`."""
+        state = manifest.tables.get(self.table)
         if state is None or state.schema_id is None:
             raise TableError(
                 self.table,
@@ -234,24 +288,23 @@ class PendingTable:
             )
         if self.only_emitted:
             self._require_names(state)
-        self._require_same_rows(store, merged)
-        _check_same_zone(manifests, store, upto, merged)
-        try:
-            return self._planned(store, manifests, after, upto)
-        except (GapError, TableError):
-            if after >= last:
-                raise
-            # As above: `last` is enough, as Delta pins its tables. `after` guards only against another order.
-            return self._planned(store, manifests, last, upto)
+        self._require_same_rows(merged_id, rebuilt)
+
+    def _plan(
+        self, manifests: LandedManifests, after: int, upto: int, layout_of: Callable[[str], TableSchema]
+    ) -> tuple[TablePlan, dict[str, TableSchema]]:
+        """Plan what to read, with its layouts by id, which must fit."""
+        plan = plan_past_holes(self.table, manifests, after, upto)
+        layouts = {id_: layout_of(id_) for id_ in plan.all_schema_ids}
+        plan = plan.of_key(layouts)
+        for id_ in {file.schema_id for file in plan.all}:
+            self._require_fit(layouts[id_])
+        return plan, layouts
 
     def _planned(self, store: Store, manifests: LandedManifests, after: int, upto: int) -> list[str]:
         if after == upto:
             return _rows(NOTHING, [])
-        plan = plan_past_holes(self.table, manifests, after, upto)
-        layouts = {id_: read_layout(store, self.table, id_) for id_ in plan.all_schema_ids}
-        plan = plan.of_key(layouts)
-        for id_ in {file.schema_id for file in plan.all}:
-            self._require_fit(layouts[id_])
+        plan, layouts = self._plan(manifests, after, upto, partial(read_layout, store, self.table))
         truncate = max(_truncates(store, plan, layouts), default=NOTHING)
         oldest = max([truncate, *(sweep.position for sweep in plan.sweeps)])
         counts = max(truncate, plan.swept or NOTHING)
@@ -269,15 +322,16 @@ class PendingTable:
                 keep = pc.and_(keep, _compare(cdc, after, or_equal=False))
             yield batch.filter(keep)
 
-    def _require_same_rows(self, store: Store, merged: Mapping[str, Any] | None) -> None:
+    def _require_same_rows(self, merged_id: str | None, rebuilt: int) -> None:
         """Refuse a Delta table whose rows may have other columns, masks or conditions than ours have.
 
-        A rebuild records itself before its rows are there, and this is asked after they were chosen.
+        `merged_id`: of the one that the newest cut names. `rebuilt`: the greatest generation of ours that is
+        recorded: a rebuild does that before its rows are there, and this is asked after they were chosen.
         """
         if self.table_id is None:
             return
-        replaced = merged is not None and merged["id"] not in (None, self.table_id)
-        if replaced or last_rebuilt(store, self.table_id) > self.generation:
+        replaced = merged_id not in (None, self.table_id)
+        if replaced or rebuilt > self.generation:
             how = "dropped or replaced" if replaced else "rebuilt with other columns, masks or rows"
             raise TableError(
                 self.table, f"its Delta table was {how} since this view was registered", hint=AGAIN

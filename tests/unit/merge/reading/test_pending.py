@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +20,7 @@ from connector.landing.manifest_object import Retained
 from connector.position import Position
 from connector.schema import TableName, TableSchema
 from merge.plan import Manifests, plan_table
-from merge.reading.pending import PendingTable, Source, Status
+from merge.reading.pending import AGAIN, PendingTable, Source, Status
 from tests.support.landing.histories import Key
 from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
 from tests.support.landing.zone import ORDERS, T, delete, insert, row
@@ -262,6 +263,38 @@ def test_the_status_says_that_rows_may_wait_for_a_column(zone: Zone) -> None:
     assert (reason(1, 0, None), reason(1, 1, 0), reason(2, 1, 0)) == (None, None, waits)
     assert (reason(3, 1, 0), reason(3, 2, 1), reason(3, 2, None)) == (waits, waits, waits)
     assert (reason(3, 2, 0), reason(3, 2, None, None), reason(3, 0, None)) == (None, waits, waits)
+
+
+def test_the_status_says_that_a_view_refuses(zone: Zone) -> None:
+    """It called a view exact whose every query failed, until it was registered again."""
+    zone.log(10, insert(5, 1))
+    zone.log(20, insert(15, 2))
+    store = zone.source.open()
+    known = replace(zone.pending, table_id="x", generation=1, layout_id=ORDERS.id)
+
+    def reason(id_: str = "x") -> str | None:
+        cut = {T: {"id": id_, "manifest": 1, "missing": 0}}
+        columns = pa.schema([("manifest", pa.int64()), ("merged", pa.map_(pa.string(), CUT_TYPE))])
+        given = {"manifest": zone.landed.number, "merged": list(cut.items())}
+        table = TableName.parse(T)
+        status = Status(zone.source, (table,), pending={table: known})
+        (found,) = status.rows([pa.RecordBatch.from_pylist([given], schema=columns)])
+        row = found.to_pylist()[0]
+        assert row["exact"] is (row["reason"] is None)
+        return row["reason"]
+
+    store.put(rebuilt_path("x", 1) + "/part-0", b"{}")
+    store.put(rebuilt_path("y", 2) + "/part-0", b"{}")
+    assert reason() is None
+    assert re.search(f"dropped or replaced since .*{AGAIN}", reason("y") or "")
+    store.put(rebuilt_path("x", 2) + "/part-0", b"{}")
+    assert re.search(f"rebuilt with other columns.*{AGAIN}", reason() or "")
+    known = replace(known, generation=2)
+    assert reason() is None
+    wider = schema_of(T, id="bigint", a="int", b="string")
+    zone.landed.table(wider)
+    zone.landed.commit(30, [zone.landed.log(wider, [insert(25, 3)])])
+    assert re.search(f"'id' landed as bigint.*{AGAIN}", reason() or "")
 
 
 def merge_by_oldest(
