@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from merge.reading.plan_text import closing
+from merge.reading.plan_text import closing, items_of
 
 KNOWN_FUNCTIONS = frozenset(
     """
@@ -45,11 +45,22 @@ _SUBQUERY = re.compile(r"\b(?:subquery|exists|list)#\d")
 _MOMENTS = ("cast", "try_cast", "date", "timestamp", "to_date", "to_timestamp", "to_timestamp_ntz")
 _MOMENT_TYPES = re.compile(r" as (?:date|timestamp\w*)$")
 _NAMED_MOMENT = re.compile(
-    r"['\"]\s*(?:now|today|tomorrow|yesterday)\b|(?<![\w'\"])(?:date|timestamp\w*)\s*r?['\"](?!\s*[+-]?\d)",
+    r"['\"]\s*(?:now|today|tomorrow|yesterday)\b"
+    r"|(?<![\w'\"])(?:date|timestamp\w*)\s*r?['\"](?!\s*[+-]?\d(?!\d?:))",
     re.IGNORECASE,
 )
+_DAY = re.compile(r"\s*[+-]?\d(?!\d?:)")
+"""How a constant begins that names a day or a number, unlike a time alone, which is taken to be today's."""
 
-DEPENDS_ON_TIME = "it may depend on the time ('now', 'today')"
+_AS_TIMESTAMP = " as timestamp"
+_WITH_PATTERN = re.compile(r"\w+#\d+L?, Some\(")
+_NO_TEXT = re.compile(r" as (?:date|timestamp\w*|\w*int|float|double|decimal\(\d+,\d+\))$")
+_OF_DAYS = frozenset(
+    "to_date date date_add date_sub add_months last_day next_day make_date trunc date_from_unix_date".split()
+)
+
+DEPENDS_ON_TIME = "it may depend on the time ('now', 'today', '12:30')"
+TIMES_OF_TODAY = "it makes timestamps of texts without a pattern: of a time alone ('12:30'), one of today"
 SUBQUERY = "it has a subquery in an expression"
 
 
@@ -74,6 +85,32 @@ def depends_in_plan(text: str) -> str | None:
         if "#" in inner and text[end + 1 : end + 2] == "#":  # Python's functions are printed with an id
             return f"it calls {call[1]}, which is a function of the session"
         is_moment = call[1] in _MOMENTS and ("cast" not in call[1] or _MOMENT_TYPES.search(inner))
-        if is_moment and "#" not in inner and not re.match(r"\s*[+-]?\d", inner):
+        if is_moment and "#" not in inner and not _DAY.match(inner):
             return DEPENDS_ON_TIME
     return None
+
+
+def made_timestamps(text: str) -> list[str]:
+    """Return what the expressions of a plan's node make timestamps of, without a pattern; "" if unreadable.
+
+    Constants are `depends_in_plan`'s. Of texts, see `TIMES_OF_TODAY`.
+    """
+    calls = [(call[1], text[call.end() : closing(text, call.end() - 1)]) for call in _CALL.finditer(text)]
+    cast = [
+        inner.removesuffix(_AS_TIMESTAMP)
+        for name, inner in calls
+        if name in ("cast", "try_cast") and inner.endswith(_AS_TIMESTAMP)
+    ]
+    parsed = [inner for name, inner in calls if name == "to_timestamp" and not _WITH_PATTERN.match(inner)]
+    unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") else []
+    return [*cast, *((items_of(inner) or [""])[0] for inner in parsed), *unread]
+
+
+def is_no_text(expression: str) -> bool:
+    """Return whether an expression is surely a date, a timestamp or a number, by its function."""
+    call = _CALL.match(expression)
+    if call is None or closing(expression, call.end() - 1) != len(expression) - 1:
+        return False
+    if call[1] in ("cast", "try_cast"):
+        return _NO_TEXT.search(expression[:-1]) is not None
+    return call[1] in _OF_DAYS

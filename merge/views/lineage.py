@@ -32,7 +32,14 @@ from dataclasses import dataclass, field
 from connector.schema import decimal_of, fold
 from merge.reading.plan_text import Node, UnreadablePlanError, conjuncts, items_of, lists_after, tree_of
 from merge.sql_formatting import quoted
-from merge.views.determinism import SUBQUERY, depends_in_plan, depends_in_text
+from merge.views.determinism import (
+    SUBQUERY,
+    TIMES_OF_TODAY,
+    depends_in_plan,
+    depends_in_text,
+    is_no_text,
+    made_timestamps,
+)
 
 IDENTITY_TYPES = frozenset(
     "tinyint smallint int bigint string binary boolean date timestamp timestamp_ntz".split()
@@ -67,6 +74,7 @@ _ID = re.compile(r"#(\d+)L?$")
 _HAS_ID = re.compile(r"#\d")
 _NAMED = r" AS [^#]*#(\d+)L?"
 _BARE = re.compile(rf"\w+#(\d+)L?(?:{_NAMED})?")
+_COLUMN = re.compile(r"\w+#(\d+)L?")
 _CUT_SHORT = re.compile(r"\.\.\. \d+ more fields")
 _SIDE = re.compile(r"\w+#(\d+)L?|cast\(\w+#(\d+)L? as (bigint|decimal\((\d+),0\))\)")
 
@@ -128,6 +136,8 @@ def lineage_of(plan: str, sql: str, output: Mapping[str, str], relations: Sequen
 def _lineage_of(root: Node, output: Mapping[str, str], relations: Sequence[Relation]) -> Lineage:
     reader = _Reader({fold(quoted(each.name)): each for each in relations})
     reader.read(_body(root))
+    if any(map(reader.may_be_text, reader.timed)):
+        raise NotIncrementalError(TIMES_OF_TODAY)
     ids = dict(zip(output, _ids_of(root.text, "Project [", list(output), "]"), strict=True))
     keyless = next((name for name in reader.leaves if not reader.relation(name).key), None)
     if keyless is not None:
@@ -166,7 +176,7 @@ class _Reader:
     `columns`: table and column by id. `copies`: ids of columns that only rename others. `edges`: for each
     condition of inner joins, pairs of ids that it equates; `of_left`: the same for the table on the right of
     a left join. `groups`: texts of the expressions of GROUP BY, except for constants; `of_group`: which of
-    them has an id.
+    them has an id. `timed`: texts of the expressions that timestamps are made of.
     """
 
     relations: Mapping[str, Relation]
@@ -177,6 +187,7 @@ class _Reader:
     of_left: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     groups: list[str] | None = None
     of_group: dict[int, str] = field(default_factory=dict)
+    timed: list[str] = field(default_factory=list)
 
     def relation(self, name: str) -> Relation:
         """Return a relation by its name in the query."""
@@ -193,6 +204,7 @@ class _Reader:
             raise NotIncrementalError(reason)
         if _CUT_SHORT.search(node.text):  # where a platform refuses the setting that prints all of it
             raise UnreadablePlanError
+        self.timed += made_timestamps(node.text)
         if kind == "Join":
             return self._join(node)
         if kind == "Aggregate":
@@ -261,6 +273,13 @@ class _Reader:
         while id_ not in self.columns and id_ in self.copies:
             id_ = self.copies[id_]
         return self.columns.get(id_)
+
+    def may_be_text(self, expression: str) -> bool:
+        """Return whether an expression of a column may be a text; asked when all columns are known."""
+        found = _COLUMN.fullmatch(expression)
+        if found is not None:
+            return self._type(int(found[1])) in (None, "string")
+        return not expression or ("#" in expression and not is_no_text(expression))
 
     def _type(self, id_: int) -> str | None:
         source = self._source(id_)

@@ -16,6 +16,8 @@ from merge.views.determinism import depends_in_plan, depends_in_text
         "SELECT timestamp_ntz r'\\u006eow'",
         "SELECT TIMESTAMP'\\u006eow'",
         "SELECT to_date('tomorrow')",
+        "SELECT TIMESTAMP '8:00'",
+        "SELECT timestamp'08:00:00'",
     ],
 )
 def test_literals_that_name_a_moment_are_found_in_the_text(sql: str) -> None:
@@ -43,6 +45,7 @@ def test_other_words_name_no_moment(sql: str) -> None:
         ("Project [cast(now as timestamp) AS x#2]", "time"),
         ("Project [to_date(concat(to, day), None, Some(UTC), true) AS x#2]", "time"),
         ("Project [coalesce(at#1, cast(concat(n, ow) as date)) AS x#2]", "time"),
+        ("Filter (at#1 >= cast(00:00 as timestamp))", "time"),
         ("Aggregate [a#1], [a#1, first(b#2, false) AS first(b)#3]", "calls first"),
         ("Project [transform(a#1, lambdafunction(x#2, x#2, false)) AS x#3]", "calls transform"),
     ],

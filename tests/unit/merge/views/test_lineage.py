@@ -63,3 +63,42 @@ def test_a_plan_that_is_cut_short_can_not_be_read() -> None:
     body = "Project [id#0, status#1 AS s#5, ... 3 more fields]"
     with pytest.raises(NotIncrementalError, match="can't be read"):
         lineage({"id": "int", "s": "string"}, "id#0, s#5", body)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "cast(status#1 as timestamp)",
+        "try_cast(coalesce(status#1, x) as timestamp)",
+        "to_timestamp(status#1, None, TimestampType, Some(UTC), true)",
+        "date_trunc(HOUR, cast(substring(status#1, 1, 5) as timestamp), Some(UTC))",
+    ],
+)
+def test_a_text_that_becomes_a_timestamp_may_be_a_time_of_the_day_of_the_refresh(made: str) -> None:
+    """Spark reads '12:30' as today's, in the text of a column, too."""
+    output = {"id": "int", "at": "timestamp"}
+    with pytest.raises(NotIncrementalError, match="one of today"):
+        lineage(output, "id#0, at#5", f"Project [id#0, {made} AS at#5]")
+
+
+def test_so_may_one_that_is_hidden_by_a_text_with_a_bracket() -> None:
+    """SELECT * FROM orders WHERE CAST(concat(status, '(') AS timestamp) > TIMESTAMP '2026-01-01'"""
+    body = "Filter (cast(concat(status#1, () as timestamp) > 2026-01-01 00:00:00)"
+    with pytest.raises(NotIncrementalError, match="one of today"):
+        lineage({"id": "int", "status": "string", "amount": "int"}, "id#0, status#1, amount#2", body)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "cast(amount#2 as timestamp)",
+        "cast(cast(status#1 as date) as timestamp)",
+        "cast(date_add(cast(status#1 as date), 7) as timestamp)",
+        "cast(cast(status#1 as timestamp_ntz) as timestamp)",
+        "to_timestamp(status#1, Some(yyyy-MM-dd), TimestampType, Some(UTC), true)",
+        "cast(2026-01-01 as timestamp)",
+    ],
+)
+def test_other_timestamps_are_of_their_own_day(made: str) -> None:
+    output = {"id": "int", "at": "timestamp"}
+    assert lineage(output, "id#0, at#5", f"Project [id#0, {made} AS at#5]").identity == ("id",)
