@@ -8,7 +8,7 @@ Invariants:
 
 - All tables are merged up to the same manifest, several at a time, each in a session of its own: Delta takes
   what a commit carries from the session. A table that fails stays where it is; the others go on.
-- The cut is recorded after the tables; the next run repairs a crash at any point.
+- The cut is recorded after the tables, even if the store failed amid them; the next run repairs a crash.
 - A cut is exact only if no row of a table waits for a column, counted in the very version that the cut names.
 - A table is merged from its frontier only while that continues (`merge.lake.commits`). A Delta table that was
   replaced, or whose rows somebody else changed, is rebuilt from the landing zone. None of its current rows is
@@ -24,8 +24,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ from merge.lake.control_table import (
     left_frontiers,
     read_frontiers,
 )
-from merge.lake.retry import TABLE_ERRORS, described, with_retries
+from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, described, with_retries
 from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
 from merge.lake.target import (
@@ -56,20 +55,18 @@ from merge.lake.target import (
     check_rival,
     check_schema,
     has_columns,
-    not_landed,
     read_state,
-    table_name,
 )
 from merge.landing_zone import DAMAGED_HINT, LandingZone
 from merge.missing_columns import has_pending_request, request_lost
 from merge.plan import plan_past_holes
 from merge.report import STOPPED, MergeReport, Progress, TableProgress, TableReport, ViewReport
 from merge.shapes.merging import JOBS
-from merge.shapes.shape import Shape, clashing, shapes_of, targets_with_shapes, with_shapes
+from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
 from merge.spark.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
-from merge.spark.unreachable import check_endpoint, explain, explained
+from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
 from merge.table import Merged, TableJob, beginning_of
 from merge.views.merging import ViewsOfMerge
 
@@ -157,14 +154,22 @@ def _merge_all(
     run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
     if run is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
-    chosen = _chosen(run.manifest, run.frontiers, tables, run.shapes)
+    chosen = chosen_tables(run.manifest, run.frontiers, tables, run.shapes)
     targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
     views = run.plan_views(targets)
     run.prepare_lake()
     landing.read_ahead(frontiers.newest)
-    reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
-    reports = request_lost(landing, run.manifest, reports, run.source_of, asks=run.asks)
-    done = run.record_cut(reports, views, stop)
+    merged: dict[TableName, TableReport] = {}
+    # Else merges that always end early would never get to the last ones.
+    most_behind = sorted(chosen, key=lambda table: run.frontiers.of(table).manifest)
+    try:
+        run.merge_in_parallel([targets[table] for table in most_behind], sessions, stop, merged)
+        reports = [merged[table] for table in chosen if table in merged]
+        reports = request_lost(landing, run.manifest, reports, run.source_of, asks=run.asks)
+        done = run.record_cut(reports, views, stop)
+    except StoreError:
+        run.record_merged([*merged.values()], views)
+        raise
     landing.forget(run.manifest.number - KEPT_MANIFESTS)
     stopped = len(reports) < len(chosen) or any(view.error == STOPPED for view in done.views)
     return replace(done, seconds=time.monotonic() - begun, stopped=stopped)
@@ -183,28 +188,6 @@ def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Ma
     landing.check_end(until)
     frontiers.check(landing, landing.first_kept)
     return landing.get(number) if number else None
-
-
-def _chosen(
-    manifest: Manifest,
-    frontiers: Frontiers,
-    tables: Collection[str] | None,
-    shapes: Mapping[TableName, Shape],
-) -> list[TableName]:
-    """Return the tables to merge, and their shapes: those not yet at the manifest."""
-    named = None if tables is None else {table_name(text) for text in tables}
-    landed = [table for table in manifest.tables if has_landed(manifest, table)]
-    if unknown := sorted((named or set()) - set(landed)):
-        raise not_landed(unknown[0], manifest)
-    chosen = landed if named is None else [t for t in landed if t in named]
-    wanted = [table for table in chosen if manifest.tables[table].key]  # without one, there are only changes
-    wanted += [name for name, shape in shapes.items() if shape.table in chosen]
-    return [table for table in wanted if frontiers.of(table).manifest < manifest.number]
-
-
-def has_landed(manifest: Manifest, table: TableName) -> bool:
-    """Return whether anything of a table has landed: its layout, at least."""
-    return table in manifest.tables and manifest.tables[table].schema_id is not None
 
 
 @dataclass(frozen=True)
@@ -263,27 +246,22 @@ class MergeRun:
             register(self.spark, self.landing, self.config)
 
     def merge_in_parallel(
-        self, targets: Sequence[Target], sessions: SessionPool, stop: threading.Event
-    ) -> list[TableReport]:
-        """Merge tables, one per session at a time; once `stop` is set, begin no more.
+        self,
+        targets: Sequence[Target],
+        sessions: SessionPool,
+        stop: threading.Event,
+        merged: dict[TableName, TableReport],
+    ) -> None:
+        """Merge tables and add their reports to `merged`; once `stop` is set, begin no more.
 
         An error that affects all tables is raised after the tables under way have ended.
         """
-        broken = threading.Event()
 
-        def merge(target: Target) -> TableReport | None:
-            if stop.is_set() or broken.is_set():
-                return None
-            try:
-                with sessions.lend() as session:
-                    run = replace(self, spark=session, landing=self.landing.read_by(session))
-                    return run.merge(target)
-            except BaseException:
-                broken.set()
-                raise
+        def merge(session: SparkSession, target: Target) -> None:
+            run = replace(self, spark=session, landing=self.landing.read_by(session))
+            merged[target.table] = run.merge(target)
 
-        with ThreadPoolExecutor(min(sessions.most, max(1, len(targets))), "deltatide-merge") as threads:
-            return [report for report in threads.map(merge, targets) if report is not None]
+        sessions.for_each(targets, merge, stop)
 
     def merge(self, target: Target) -> TableReport:
         """Merge one table; errors of this table alone are in the report."""
@@ -443,6 +421,14 @@ class MergeRun:
         tables = [*reports, *refused]
         done = MergeReport(source, at.number, at.epoch, at.position, exact, recorded, tables=tables)
         return replace(done, views=of_views)
+
+    def record_merged(self, reports: list[TableReport], views: ViewsOfMerge | None) -> None:
+        """Record what was merged before the store failed, if it can be: the next merge need not repeat it."""
+        stopped = threading.Event()
+        stopped.set()
+        with suppress(*SPARK_ERRORS, DeltatideError):
+            if any(report.rows for report in reports):
+                self.record_cut(reports, views, stopped)
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
         ahead = self.frontiers.ahead

@@ -16,7 +16,7 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.columns.projection import recorded_projection, warn_of_unused
 from merge.lake.control_table import Frontier, Frontiers
-from merge.lake.target import FileLayout, Target, targets_of
+from merge.lake.target import FileLayout, Target, not_landed, table_name, targets_of
 from merge.plan import Manifests
 
 
@@ -79,6 +79,28 @@ def with_shapes(
     either = {*shapes, *instead}
     kept = {name: at for name, at in known if name not in either or is_its_own(name, at)}
     return replace(frontiers, by_table=kept).naming(either)
+
+
+def chosen_tables(
+    manifest: Manifest,
+    frontiers: Frontiers,
+    tables: Collection[str] | None,
+    shapes: Mapping[TableName, Shape],
+) -> list[TableName]:
+    """Return the tables to merge, and their shapes: those not yet at the manifest."""
+    named = None if tables is None else {table_name(text) for text in tables}
+    landed = [table for table in manifest.tables if has_landed(manifest, table)]
+    if unknown := sorted((named or set()) - set(landed)):
+        raise not_landed(unknown[0], manifest)
+    chosen = landed if named is None else [t for t in landed if t in named]
+    wanted = [table for table in chosen if manifest.tables[table].key]  # without one, there are only changes
+    wanted += [name for name, shape in shapes.items() if shape.table in chosen]
+    return [table for table in wanted if frontiers.of(table).manifest < manifest.number]
+
+
+def has_landed(manifest: Manifest, table: TableName) -> bool:
+    """Return whether anything of a table has landed: its layout, at least."""
+    return table in manifest.tables and manifest.tables[table].schema_id is not None
 
 
 def targets_with_shapes(

@@ -7,9 +7,10 @@ would carry them too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import PySparkException
 
@@ -17,6 +18,8 @@ from merge.spark.session_settings import all_settings, applied_settings, set_set
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Item = TypeVar("Item")
 
 NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
 
@@ -48,6 +51,29 @@ class SessionPool:
             with self._changed:
                 self._free.append(session)
                 self._changed.notify()
+
+    def for_each(
+        self, items: Sequence[Item], do: Callable[[SparkSession, Item], None], stop: threading.Event
+    ) -> None:
+        """Call `do` with each item and a session, one per session at a time, until `stop` is set.
+
+        An error is raised when the items under way have ended; no others are begun.
+        """
+        broken = threading.Event()
+
+        def begin(item: Item) -> None:
+            if stop.is_set() or broken.is_set():
+                return
+            try:
+                with self.lend() as session:
+                    do(session, item)
+            except BaseException:
+                broken.set()
+                raise
+
+        with ThreadPoolExecutor(min(self.most, max(1, len(items))), "deltatide-merge") as threads:
+            for _ in threads.map(begin, items):
+                pass
 
     def _open(self) -> list[SparkSession]:
         """Open another session; if the platform allows no more, use only those that are open."""

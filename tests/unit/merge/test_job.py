@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,15 @@ from connector.landing.format import manifest_path
 from connector.landing.manifest import DumpState
 from connector.schema import TableName
 from merge import job
-from merge.job import MergeRun, _chosen, _newest
+from merge.job import MergeRun, _newest
 from merge.lake.control_table import Frontier, Frontiers
 from merge.lake.retry import WITHHELD
 from merge.lake.target import targets_of
 from merge.landing_zone import LandingZone
+from merge.report import TableReport
+from merge.shapes.shape import chosen_tables
+from merge.spark.session_pool import SessionPool
+from merge.spark.unreachable import StoreError
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
 
 A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
@@ -45,6 +51,12 @@ class Zone(Landed):
         if number in self.damaged:
             raise FormatError(f"manifest {number} is damaged")
         return super().get(number)
+
+    def read_by(self, _: Any) -> Zone:
+        return self
+
+    def read_ahead(self, _: int) -> None:
+        """Read nothing."""
 
     def hint_for(self, _: Exception) -> None:
         """Return that the error is not about a landing file."""
@@ -82,7 +94,9 @@ def test_up_to_a_manifest_that_is_behind_a_table_that_table_stays(
     frontiers = frontiers_at(2, b=Frontier(1, 5, "id"))
     manifest = _newest(zone, frontiers, until)
     assert (manifest and manifest.number) == number
-    assert [table.name for table in (_chosen(manifest, frontiers, None, {}) if manifest else [])] == chosen
+    assert [
+        table.name for table in (chosen_tables(manifest, frontiers, None, {}) if manifest else [])
+    ] == chosen
 
 
 def test_a_merge_up_to_an_earlier_manifest_refuses_another_landing_zone_too() -> None:
@@ -141,6 +155,37 @@ def test_a_value_that_the_merge_of_one_table_cannot_handle_stops_no_other(
     run = run_of(zone_of(2), frontiers_at(1, a=Frontier(1, 5, "id", 0)))
     report = run.merge(targets_of(run.config, [A.table])[A.table])
     assert (report.manifest, report.error) == (1, f"TypeError {WITHHELD}")
+
+
+@pytest.mark.parametrize("where", ["tables", "views"])
+def test_what_was_merged_before_the_store_failed_is_recorded(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else merges amid outages would begin where the first one began, with ever more to read."""
+    run = run_of(zone_of(9), frontiers_at(8, a=Frontier(8, 5, "id", 0), b=Frontier(2, 5, "id", 0)))
+    merged, recorded = list[str](), list[Any]()
+
+    def merge(self: MergeRun, target: Any) -> TableReport:
+        merged.append(target.table.name)
+        if where == "tables" and target.table == A.table:
+            raise StoreError("the store is gone", hint="wait")
+        return TableReport(target.table, 9, 6, rows=1, id="id")
+
+    def record_cut(self: MergeRun, reports: Any, views: Any, stop: threading.Event) -> None:
+        if where == "views" and not stop.is_set():
+            raise StoreError("the store is gone", hint="wait")
+        recorded.append([report.table.name for report in reports])
+
+    for name, instead in {"merge": merge, "record_cut": record_cut, "plan_views": lambda *_: None}.items():
+        monkeypatch.setattr(MergeRun, name, instead)
+    monkeypatch.setattr(MergeRun, "prepare_lake", lambda _: None)
+    monkeypatch.setattr(MergeRun, "begun", lambda *_, **__: run)
+    known: Any = SimpleNamespace(read=lambda _: run.frontiers)
+    pool: Any = SessionPool(run.spark, 1, lambda: run.spark)
+    with pytest.raises(StoreError, match="gone"):
+        job._merge_all(pool, run.config, run.landing, None, None, run.progress, threading.Event(), known)
+    assert merged == ["b", "a"], "the one that is most behind first"
+    assert recorded == [["b"] if where == "tables" else ["b", "a"]]
 
 
 @pytest.mark.parametrize("state", ["captured", "quarantined"])
