@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from merge.apply import LARGE_BYTES
+from merge.lake.commits import Commits
 from merge.lake.target import TargetState
-from merge.spark.session_settings import COMPILED, ONE_TASK, REWRITTEN
-from merge.table import FEW_ROWS, LITTLE_BYTES, SMALL_BYTES, TINY_BYTES, settings_for
+from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, REWRITTEN
+from merge.table import FEW_ROWS, LITTLE_BYTES, SMALL_BYTES, TINY_BYTES, TableJob, settings_for
 
 
 def state_of(size: int) -> TargetState:
@@ -37,3 +41,26 @@ def test_few_rows_with_large_values_are_not_merged_in_one_task() -> None:
     found = settings_for(1, LITTLE_BYTES + 1, state_of(TINY_BYTES))
     assert REWRITTEN.items() <= found.items()
     assert not (COMPILED | ONE_TASK).keys() & found.keys()
+
+
+def test_rows_that_wait_for_a_column_are_counted_in_a_version_of_any_age() -> None:
+    """A layout that changed without rows leaves the version as it was, perhaps weeks ago."""
+    settings = dict[str, str | None]()
+    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.pop)
+    then = dict[str, str | None]()
+
+    class Rows:
+        def where(self, _: str) -> Rows:
+            return self
+
+        def count(self) -> int:
+            then.update(settings)
+            return 2
+
+    spark: Any = SimpleNamespace(conf=conf)
+    target: Any = SimpleNamespace(at=lambda *_: Rows())
+    none: Any = None
+    job = TableJob(spark, none, none, target, none, {}, none, none)
+    assert job._count_missing(Commits(3, 1, 4, None)) == 2
+    assert then == ANY_VERSION
+    assert not settings
