@@ -425,13 +425,14 @@ class Capture:
     def _claim_chunks(
         self, landed: LandedSegment, judged: Sequence[FinishedChunk], number: int
     ) -> list[LandedFile]:
-        chunks = self._dumps.take_committable(landed.position, number, judged)
-        landed.logged += [each for c in chunks if not c.task.dump.verifies for each in c.read_from]
-        for chunk in sorted(chunks, key=lambda c: c.high):
+        """Name the chunks' files. Without one of them, no dump ends complete: merges sweep by its chunks."""
+        for chunk in sorted((c for c in judged if c.task.dump.active), key=lambda c: c.high):
             if not chunk.task.dump.verifies:
                 self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
             self._tables.quarantine_unmasked(chunk.schema, chunk.low)
         end_dumps_of_quarantined(self._tables, self._dumps)
+        chunks = self._dumps.take_committable(landed.position, number, judged)
+        landed.logged += [each for c in chunks if not c.task.dump.verifies for each in c.read_from]
         for state in self._dumps.finished_in(number):
             if state.kind == "full" and state.table in self._tables.captured():
                 self._tables.dumped_by(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,26 @@ def test_names_that_a_column_has_had_are_known_with_the_first_rows_under_the_lat
     names = first.tables[items].column_names
     assert names is not None
     assert names.renamed == {"2": ["a", "b"]}
+
+
+def test_a_dump_that_quarantines_its_table_by_its_last_chunk_does_not_end_complete(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of its rows is in a manifest then, and a merge would sweep all older ones."""
+    items = TableName.parse("public.items")
+    database.column_ids[items] = {"id": 1, "a": 2, "b": 3}
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 60)
+    with Agent(database, store, chunk_rows=1000) as agent:
+        agent.wait_dumped()
+        known = database.schema(items)
+        masked = tuple(replace(c, mask="null") if c.name == "a" else c for c in known.columns)
+        agent.capture._tables.schemas[items] = replace(known, columns=masked)
+        database.alter("public.items", rename={"a": "c"})
+        database.column_ids[items] = {"id": 1, "c": 2, "b": 3}
+        done = ask(agent, store, tables=["public.items"])
+    assert done.tables[items].state == "quarantined"
+    assert not any(file.table == items for file in done.files)
+    assert done.dumps[-1].state == "failed"
 
 
 def test_a_dropped_column_needs_no_dump(database: MemoryDatabase, store: MemoryStore) -> None:
