@@ -10,9 +10,10 @@ Invariants:
   rejected.
 - Requests that a crash left, or that were sent twice, run once: one that the newest manifest knows by id and
   content is only removed. Any other is accepted, whatever its name.
-- No request ends the agent: unreadable ones are rejected, and ones that can't be removed are skipped from
-  then on. Floods don't, either: requests are read in small batches, and dumps wait in the landing zone while
-  much is queued.
+- No request ends the agent, or keeps it from reading the log: unreadable ones are rejected, ones that can't
+  be removed are skipped from then on, and ones that can't be carried out now are postponed. Floods don't,
+  either: requests are read in small batches, and dumps wait in the landing zone while many others that were
+  requested are queued.
 - Controls don't wait behind dumps, except for the request of the dump that they name. The last control wins,
   even if earlier ones still wait. Manifests name controls that took effect or were overtaken until their
   objects are gone; while `MOST_TAKEN` are named, further ones wait.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -62,6 +64,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 """Soon enough for a waiting person; on S3, 1.3 million LIST calls a month, about 6 dollars."""
 
+POSTPONED_SECONDS = 10.0
+"""How long a request waits if the source or the store failed it. The checks of a release take a while."""
 
 MOST_TAKEN = 100
 """Limit of controls that manifests name; they are far fewer, unless requests can't be removed."""
@@ -108,6 +112,7 @@ class RequestIntake(BackgroundThread):
         self._served: dict[str, Outcome] = {}
         self._done: dict[str, Outcome] = {}
         self._passed_over: set[str] = set()  # requests for dumps, seen while too much was queued
+        self._postponed: dict[str, float] = {}
         self._reported: set[str] = set()
         self._released: set[TableName] = set()
 
@@ -121,7 +126,7 @@ class RequestIntake(BackgroundThread):
 
         `position`: the newest manifest's, and the floor of dumps that must see everything landed so far:
         dumps of quarantined tables, and of rows that a merge found incomplete. Queries the source only for
-        quarantined tables; after a `TransientError` the request waits for the next call.
+        quarantined tables; if that fails, the request is postponed. Reading the log shows whether it is lost.
         """
         waiting = self._take_fetched()
         try:
@@ -130,7 +135,12 @@ class RequestIntake(BackgroundThread):
                     self._note_sent_twice(waiting.pop(request_id))
                 elif not self._must_wait(request, waiting):
                     self._pass_over_earlier(request, waiting)
-                    rejected = self._serve_or_reject(request, next_number, position)
+                    try:
+                        rejected = self._serve_or_reject(request, next_number, position)
+                    except (TransientError, OperatorError) as error:
+                        self._postponed[request_id] = time.monotonic() + POSTPONED_SECONDS
+                        self._log_once(f"request {request_id} waits: {error}")
+                        continue
                     self._served[request_id] = Outcome(waiting.pop(request_id), rejected)
         finally:
             if waiting:
@@ -158,6 +168,8 @@ class RequestIntake(BackgroundThread):
             return {k: r for k, r in fetched.items() if k not in self._served and k not in self._done}
 
     def _must_wait(self, request: Request | Malformed, waiting: Mapping[str, Request | Malformed]) -> bool:
+        if self._postponed.get(request.id, 0.0) > time.monotonic():
+            return True
         if isinstance(request, DumpRequest):
             return self._dumps.is_full
         if isinstance(request, Malformed):
@@ -334,6 +346,7 @@ class RequestIntake(BackgroundThread):
             taken = TakenRequest(id=request_id, digest=outcome.request.digest)
             if taken in self._dumps.schedule.control.taken:
                 forget_removed(self._dumps, [taken])
+            self._postponed.pop(request_id, None)
             with self._lock:
                 del self._done[request_id]
                 self._fetched.pop(request_id, None)

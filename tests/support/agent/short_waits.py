@@ -15,4 +15,5 @@ def shorten_waits(monkeypatch: pytest.MonkeyPatch, seconds: float, check_seconds
     monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (seconds / 2, seconds))
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
     monkeypatch.setattr(request_intake, "POLL_SECONDS", seconds)
+    monkeypatch.setattr(request_intake, "POSTPONED_SECONDS", seconds)
     monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", check_seconds)

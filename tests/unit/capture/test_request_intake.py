@@ -17,7 +17,7 @@ from connector.landing.requests import DumpRequest, read_pending, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agent.agents import Agent, Killed, ask, dump_of, insert
+from tests.support.agent.agents import Agent, Killed, ask, counted, dump_of, insert
 from tests.support.landing.cuts import manifests_in, read_events
 from tests.support.waiting import wait_until
 
@@ -250,6 +250,29 @@ def test_a_release_that_fails_half_way_leaves_no_table_without_the_floor_of_its_
         agent.wait(lambda m: dumps_for(m, request) == 2, "both are released")
         newest = agent.wait_dumped()
     assert all(d.floor for d in newest.dumps if d.request == request)
+
+
+def test_a_release_that_can_not_be_checked_keeps_no_log_from_landing(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """As where the role has no connection left for the check: the log would be reopened again and again."""
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        agent.source.undecodable["public.parts"] = "odd value"
+        with database.transaction() as transaction:
+            transaction.insert("public.parts", area="z9", number=999, note="n", c=None)
+        agent.wait(lambda m: any(t.state == "quarantined" for t in m.tables.values()), "it is quarantined")
+        agent.source.undecodable.clear()
+        agent.source.fail("check", times=10**6)
+        checked = counted(agent, "check")
+        request = submit(store, DumpRequest(tables=["public.parts"]))
+        wait_until(lambda: len(checked) > 3, "its release is tried")
+        insert(database, 1001)
+        agent.wait_caught_up()
+        assert agent.capture.progress.reconnects == 0
+        agent.source._faults.clear()
+        agent.wait(lambda m: dumps_for(m, request) == 1, "it is released")
+        agent.wait_dumped()
 
 
 @pytest.mark.parametrize(
