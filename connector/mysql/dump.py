@@ -220,7 +220,7 @@ class MysqlTables:
                 low, high = self._open_snapshot(table, progress)
                 layout = layout_of(self._connection, table, self._tables())
                 if layout is None or layout.table_map is None or layout.schema is None:
-                    raise (layout and layout.problem) or TableError(table, "the table no longer exists")
+                    raise (layout and layout.problem) or NotYetError(f"{table}: does not exist now")
                 yield layout.schema, layout.table_map, low, high
             finally:
                 self._end()
@@ -261,7 +261,7 @@ class MysqlTables:
         statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
         found = row(self._guard, statement)
         if found is None or found[0] != 0:
-            raise TransientError(
+            raise NotYetError(
                 f"{table}: commits read from the log are still not visible after {VISIBLE_SECONDS:g} s"
             )
 
@@ -374,7 +374,7 @@ class MysqlTables:
     def _table_map(self, table: TableName) -> TableMap:
         found = table_map_of(self._connection, table)
         if found is None:
-            raise TableError(table, "the table no longer exists")
+            raise NotYetError(f"{table}: does not exist now")
         return found
 
     def _key_columns(self, table: TableName, key: Sequence[str], layout: TableMap) -> list[KeyColumn]:
@@ -442,7 +442,7 @@ def _failure(table: TableName, where: str | None, error: Exception, of_rows: boo
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
         return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
     if code == _NO_TABLE:
-        return TableError(table, message, hint="create it, or add it to source.exclude")
+        return NotYetError(f"{table}: {message}")  # replaced under its name; once gone, it is left
     if where is not None:
         why = f"{FAILED} {code}" if of_rows else message
         return RequestError(f"{table}: {why}", hint="write the predicate or key in the database's own SQL")

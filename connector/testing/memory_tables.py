@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from connector.checksums.chunk import ChecksumChunk, whole_span
 from connector.checksums.definition import sums_of, uncovered
-from connector.errors import NotYetError, RequestError, TableError, TransientError
+from connector.errors import NotYetError, RequestError, TransientError
 from connector.landing.event_batch import arrow_type
 from connector.logged_table import LoggedTable
 from connector.postgres.visibility import Visibility
@@ -140,7 +140,7 @@ class MemoryTables:
     def _schema(self, table: TableName) -> TableSchema:
         schema = self._source.database.schema(table)
         if schema is None:
-            raise TableError(table, "does not exist")
+            raise NotYetError(f"{table}: does not exist now")
         return schema
 
     def close(self) -> None:

@@ -1,0 +1,19 @@
+"""What becomes of a dump that MySQL or MariaDB refuses."""
+
+from __future__ import annotations
+
+import pymysql
+import pytest
+
+from connector.errors import NotYetError
+from connector.mysql.dump import _failure
+from connector.schema import TableName
+
+T = TableName("d", "t")
+
+
+@pytest.mark.parametrize("where", [None, "a = 1", "given keys"])
+def test_a_table_that_is_gone_for_a_moment_is_waited_for(where: str | None) -> None:
+    """As between DROP and CREATE. Quarantined, it would stay so; if it is gone for good, it is left."""
+    gone = pymysql.err.ProgrammingError(1146, "Table 'd.t' doesn't exist")
+    assert isinstance(_failure(T, where, gone, of_rows=False), NotYetError)
