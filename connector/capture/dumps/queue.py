@@ -47,7 +47,7 @@ COMPLETED_KEPT = 100
 
 MOST_ACTIVE = 1000
 MOST_KEYS = 100_000
-"""Limits of active dumps and of their keys or ranges, which manifests list. Beyond, requests wait."""
+"""Limits of active dumps that requests asked for, and of their keys or ranges. Beyond, requests wait."""
 
 
 @dataclass
@@ -302,8 +302,8 @@ class DumpQueue:
     def is_full(self) -> bool:
         """Return whether so much is queued that further requests should wait."""
         with self._lock:
-            active = self._active()
-            return len(active) >= MOST_ACTIVE or sum(len(s.keys or s.open) for s in active) >= MOST_KEYS
+            asked = [s for s in self._active() if s.request is not None]
+            return len(asked) >= MOST_ACTIVE or sum(len(s.keys or s.open) for s in asked) >= MOST_KEYS
 
     def committable(self, position: int) -> list[FinishedChunk]:
         """Return the waiting chunks that a manifest at this position may hold."""

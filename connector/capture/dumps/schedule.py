@@ -106,9 +106,10 @@ class DumpSchedule:
 
         `FOREVER`: until a task ends or something is set.
         """
-        settings, now = self.settings(dump), self._clock()
+        now = self._clock()
         if dump is not None and (dump.paused or self._dump_rests.get(dump.id, 0.0) > now):
             return FOREVER if dump.paused else self._dump_rests[dump.id] - now
+        settings = self.settings(dump)  # after the above: thousands of dumps may be paused
         busy = self._out[dump.id] if dump is not None else self._out.total()
         ends = (
             ended + min(settings.delay_seconds, self.settings(rests_after).delay_seconds) - now

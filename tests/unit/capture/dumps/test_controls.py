@@ -273,7 +273,7 @@ def test_a_control_that_waits_for_its_dump_does_not_undo_a_later_one_of_all(
     """Not even if the agent dies before its object is removed."""
     monkeypatch.setattr("connector.capture.dumps.queue.MOST_ACTIVE", 1)
     dumps = DumpQueue([], epoch=1)
-    first = dumps.add(T, manifest=1)
+    first = dumps.add(T, manifest=1, request="0")
     asked = DumpRequest(id="1", tables=[T])
     pause, resume = (
         ControlRequest(id="2", kind="pause", dump="1"),

@@ -146,9 +146,22 @@ def test_given_keys_are_read_in_chunks_of_bounded_size(dumps: DumpQueue) -> None
 
 def test_named_ranges_fill_the_queue_as_keys_do(dumps: DumpQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dump_queue, "MOST_KEYS", 4)
-    dumps.add(SCHEMA.table, manifest=1, kind="verify_rows", ranges=[(None, 1), (3, 5)])
+    dumps.add(SCHEMA.table, manifest=1, kind="verify_rows", ranges=[(None, 1), (3, 5)], request="a")
     assert not dumps.is_full
-    dumps.add(SCHEMA.table, manifest=1, kind="verify_rows", ranges=[(None, 1), (3, None)])
+    dumps.add(SCHEMA.table, manifest=1, kind="verify_rows", ranges=[(None, 1), (3, None)], request="b")
+    assert dumps.is_full
+
+
+def test_requests_do_not_wait_for_the_first_dumps_of_however_many_tables(
+    dumps: DumpQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all dumps, those of a few keys would come first."""
+    monkeypatch.setattr(dump_queue, "MOST_ACTIVE", 2)
+    for number in range(3):
+        dumps.add(TableName("public", f"t{number}"), manifest=1, reason="initial")
+    assert not dumps.is_full
+    for number in range(2):
+        dumps.add(SCHEMA.table, manifest=1, kind="keys", keys=[["1"]], request=f"r{number}")
     assert dumps.is_full
 
 
