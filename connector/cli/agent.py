@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import os
 import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +84,8 @@ def run(
     with stopped_by_signals(lambda _signal: sys.exit(0)), reloaded_by_signal(lambda: None):
         from connector import agent
 
-        progress = agent.run(load(config), lambda: load(config), standby=standby)
+        environment = dict(os.environ)  # connecting removes libpq's variables, and a reload may need them
+        progress = agent.run(load(config), lambda: load(config, environment), standby=standby)
     logging.getLogger("deltatide").info(
         "%s changes, %s dumped rows in %s manifests",
         progress.changes,
