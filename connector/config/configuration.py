@@ -138,6 +138,8 @@ def _parse(path: Path) -> dict[str, Any]:
         end = f"(at line {len(lines)}, column {len(lines[-1]) + 1})"
         message = str(error).replace("(at end of document)", end)
         raise ConfigurationError(f"{path}: malformed TOML: {message[0].lower()}{message[1:]}") from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise ConfigurationError(f"{path}: can't be read: {error}") from error
 
 
 def _check_tables(values: dict[str, Any], problems: Problems) -> None:

@@ -218,6 +218,13 @@ def test_malformed_toml_is_reported_with_its_position(file: Path, text: str, pos
     assert position in found
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000], ids=["nested", "digits"])
+def test_what_the_parser_gives_up_on_is_a_problem_of_the_file(file: Path, value: str) -> None:
+    """A running agent that reloads it goes on."""
+    (found,) = problems(file, f"[dump]\nworkers = {value}\n")
+    assert found.startswith("can't be read: ")
+
+
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.toml: no such file") as caught:
         load(tmp_path / "none.toml")
