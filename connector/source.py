@@ -342,6 +342,7 @@ class TableReader(Protocol):
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> AbstractContextManager[Chunk]:
         r"""Open a snapshot and the rows of the given keys; keys without a row come as `absent`.
 
+        So does, beside that row, another text that the source considers equal to its key (``A`` to ``a``).
         A key value's text is the source's own, or what a merge makes of the landed value: numbers with or
         without an exponent, ``true`` and ``false``, bytes as ``\x`` and hexadecimal digits, date-times as
         ``2026-11-21 10:00:00.5`` (with ``+00`` appended for a timestamp in UTC), arrays as ``{"1",NULL}``,

@@ -38,7 +38,6 @@ from connector.errors import (
     TableError,
     TransientError,
 )
-from connector.landing.event_batch import arrow_type
 from connector.logged_table import LoggedTable
 from connector.mysql import key_sql as keys
 from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_map_of
@@ -339,7 +338,7 @@ class MysqlTables:
         """Look up keys in the one snapshot, by the server's own comparison.
 
         The server may consider two keys equal ('a' and 'A'), so keys without a reported row are looked up
-        again, until none of them has one.
+        again, until none of them has one. A key that is only equal to a row's has none of its text.
         """
         missing: list[Sequence[str]] = []
         with self._errors(layout.table, "given keys"):
@@ -347,15 +346,18 @@ class MysqlTables:
                 left = list(wanted[low : low + KEYS_AT_ONCE])
                 while left:
                     found: set[int] = set()
+                    exact: set[int] = set()
                     for rows_found, numbers in self._rows_with_numbers(layout, columns, left):
                         found.update(numbers)
+                        exact |= keys.of_exact_text(layout, columns, rows_found, numbers, left)
                         yield rows_found
                     if not found:
                         missing += left
                         break
+                    missing += [left[number] for number in sorted(found - exact)]
                     left = [key for number, key in enumerate(left) if number not in found]
             if missing:
-                yield _absent_rows(layout, columns, missing)
+                yield keys.absent_rows(layout, columns, missing)
 
     def _rows_with_numbers(
         self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
@@ -409,24 +411,6 @@ def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
         return keys.equal(columns, key)
     except ValueError as error:
         raise RequestError(str(error)) from error
-
-
-def _absent_rows(
-    layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]
-) -> ChunkRows:
-    values: dict[str, pa.Array] = {}
-    raws: dict[str, pa.Array | None] = {}
-    for index, column in enumerate(columns):
-        try:
-            found = [column.array(key[index]) for key in missing]
-            values[column.name] = pa.concat_arrays([value for value, _ in found])
-            texts = [pa.nulls(1, pa.string()) if raw is None else raw.cast(pa.string()) for _, raw in found]
-            raws[column.name] = pa.concat_arrays(texts) if any(raw is not None for _, raw in found) else None
-        except (ValueError, pa.ArrowInvalid) as error:
-            raise RequestError(f"{layout.table}: key column {column.name}: {error}") from error
-    empty = {c.name: pa.nulls(len(missing), arrow_type(c.type.landing)) for c in layout.columns}
-    arrays = [values.get(c.name, empty[c.name]) for c in layout.columns]
-    return ChunkRows(arrays, combine_raw(raws), pa.array([True] * len(missing)))
 
 
 def _failure(table: TableName, where: str | None, error: Exception, of_rows: bool) -> DeltatideError:

@@ -1,4 +1,4 @@
-"""SQL for keys as round-trip text: how a key column is selected, ordered and compared. Pure.
+"""SQL for keys as round-trip text: how a key column is selected, ordered and compared; absent keys. Pure.
 
 A key's text is the server's own (binaries: ``0x`` and hexadecimal digits; enums and sets: their members), or
 what a merge makes of the landed value: see `connector.source.TableReader.open_keys`.
@@ -19,12 +19,15 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
+from connector.codec.cells import combine_raw
 from connector.errors import RequestError
+from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
+from connector.mysql.codec.table_map import TableMap
 from connector.mysql.codec.text_rows import decode_text
 from connector.mysql.codec.types import ColumnType
 from connector.mysql.connection import literal, quote
-from connector.source import KeyRange
+from connector.source import ChunkRows, KeyRange
 
 _NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
 _BINARY = re.compile(r"(?:0x|\\x)((?:[0-9A-Fa-f]{2})*)")
@@ -43,6 +46,12 @@ class KeyColumn:
 
     name: str
     type: ColumnType
+
+    @property
+    def has_collation(self) -> bool:
+        """Return whether the server may consider two of its texts equal."""
+        of_text = self.type.code in types.STRINGS | types.BLOBS
+        return of_text and self.type.landing == "string" and self.type.alias is None
 
     @property
     def text(self) -> str:
@@ -168,3 +177,40 @@ def _after_or_before(columns: Sequence[KeyColumn], key: Sequence[str], sign: str
 def equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
     """Build the condition for one key."""
     return " AND ".join(column.compare("=", text) for column, text in zip(columns, key, strict=True))
+
+
+def of_exact_text(
+    layout: TableMap,
+    columns: Sequence[KeyColumn],
+    found: ChunkRows,
+    numbers: Sequence[int],
+    wanted: Sequence[Sequence[str]],
+) -> set[int]:
+    """Return the numbers of the wanted keys whose row has their very text, as a lake compares texts.
+
+    `numbers`: the number of the key to which the server considers each row's equal.
+    """
+    names = [column.name for column in layout.columns]
+    texts = [index for index, column in enumerate(columns) if column.has_collation]
+    values = [found.columns[names.index(columns[index].name)].to_pylist() for index in texts]
+    rows = zip(numbers, *values, strict=True)
+    return {number for number, *row in rows if row == [wanted[number][index] for index in texts]}
+
+
+def absent_rows(
+    layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]
+) -> ChunkRows:
+    """Build the rows that report keys as absent; `RequestError` for what is not a value of its column."""
+    values: dict[str, pa.Array] = {}
+    raws: dict[str, pa.Array | None] = {}
+    for index, column in enumerate(columns):
+        try:
+            found = [column.array(key[index]) for key in missing]
+            values[column.name] = pa.concat_arrays([value for value, _ in found])
+            texts = [pa.nulls(1, pa.string()) if raw is None else raw.cast(pa.string()) for _, raw in found]
+            raws[column.name] = pa.concat_arrays(texts) if any(raw is not None for _, raw in found) else None
+        except (ValueError, pa.ArrowInvalid) as error:
+            raise RequestError(f"{layout.table}: key column {column.name}: {error}") from error
+    empty = {c.name: pa.nulls(len(missing), arrow_type(c.type.landing)) for c in layout.columns}
+    arrays = [values.get(c.name, empty[c.name]) for c in layout.columns]
+    return ChunkRows(arrays, combine_raw(raws), pa.array([True] * len(missing)))
