@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +77,24 @@ class VerificationRun:
         proven = [table for table in result.tables if table.unproven == [] and table.error is None]
         if proven:
             self.found.append(replace(result, tables=proven))
-        for table in (table for table in result.tables if table not in proven):
-            rows = self._compare_again(table.table, ranges=table.unproven or None)
-            self.found += self._with_suspects(as_rows(rows, table))
+        left = {table.table: table for table in result.tables if table not in proven}
+        for rows in self._compare_wholly([name for name, table in left.items() if not table.unproven]):
+            self.found += self._with_suspects(as_rows(rows, left[rows.tables[0].table]))
+        for name, table in left.items():
+            if table.unproven:
+                rows = self._compare_again(name, ranges=table.unproven)
+                self.found += self._with_suspects(as_rows(rows, table))
+
+    def _compare_wholly(self, tables: Sequence[TableName]) -> list[Any]:
+        """Compare all rows of tables, with one request and one merge; return a result for each table.
+
+        If the agent refuses that request, each table gets its own.
+        """
+        if len(tables) > 1:
+            with suppress(RequestError):
+                result = self._compare([str(table) for table in tables])
+                return [replace(result, tables=[table]) for table in result.tables]
+        return [self._compare_again(table) for table in tables]
 
     def verify_sample(self, names: Sequence[str], share: float, seed: int) -> None:
         """Compare some ranges of each table's key; if a key can't be divided, the whole table."""

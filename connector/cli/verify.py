@@ -193,6 +193,8 @@ def _print(
     for result in run.repaired:
         for each in result.tables:
             _print_table(each, "after the repair, ")
+            if each.differing:
+                err.print(f"[bold]hint:[/] {escape(_unrepaired(str(each.table)))}")
     for name in left_out:
         err.print(f"[bold red]not verified[/] {escape(name)}: it is quarantined; see: deltatide status")
 
@@ -218,6 +220,13 @@ def _print_table(table: Any, when: str = "") -> None:
     out.print(f"{name}: {when}{read} ({table.bytes / 2**20:,.1f} MiB), {counts or nothing} {at}")
     for text in _notes(table):
         out.print(f"  {escape(text)}")
+
+
+def _unrepaired(table: str) -> str:
+    return (
+        f"dump it in full: deltatide dump {table}; if it still differs once that is merged,"
+        f" replace all rows: deltatide rebuild {table}"
+    )
 
 
 def _notes(table: Any) -> Iterator[str]:

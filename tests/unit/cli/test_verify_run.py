@@ -90,6 +90,35 @@ def test_a_table_whose_rows_cannot_be_read_is_reported_beside_the_others(
     assert not run.equal
 
 
+def test_tables_without_checksums_are_read_with_one_request_and_one_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One each would cost a merge for each table: hours with a thousand of them."""
+    checked = [TableVerification(name, unproven=None, by_rows="a float") for name in (ORDERS, ITEMS)]
+    rows = [TableVerification(ORDERS, rows=1), TableVerification(ITEMS, rows=2, different=1)]
+    run = run_of(monkeypatch, checked, rows)
+    run.verify_checksums([str(ORDERS), str(ITEMS)])
+    found = [(table.table, table.rows, table.by_rows) for result in run.found for table in result.tables]
+    assert found == [(ORDERS, 1, "a float"), (ITEMS, 2, "a float")]
+    refused = RequestError("public.items: is quarantined")
+    run = run_of(monkeypatch, checked, refused, rows[:1], refused)
+    run.verify_checksums([str(ORDERS), str(ITEMS)])
+    assert [table.error for result in run.found for table in result.tables] == [None, str(refused)]
+
+
+def test_what_a_repair_leaves_has_a_hint_that_leads_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(monkeypatch, [TableVerification(ORDERS, ghosts=1)])
+    run.verify([str(ORDERS)])
+    run.repaired.append(Verification("repaired", [TableVerification(ORDERS, ghosts=1)]))
+    verify._print(run, [], [], "")
+    hints = " ".join(capsys.readouterr().err.split())
+    assert "deltatide dump public.orders;" in hints
+    assert "deltatide rebuild public.orders" in hints
+    assert not run.equal
+
+
 def test_spark_starts_while_the_agent_reads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
