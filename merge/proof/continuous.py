@@ -180,9 +180,11 @@ class ContinuousVerification:
         dumps = [dump for dump in merged.dumps if dump.request == asked.request]
         if dumps:
             return not any(dump.active for dump in dumps)
-        if landing.exists(request_path(asked.request)):
+        waits = (self._clock() - asked.at).total_seconds() <= UNLISTED_SECONDS
+        if waits or landing.exists(request_path(asked.request)):
             return False
-        return (self._clock() - asked.at).total_seconds() > UNLISTED_SECONDS
+        newest = landing.get(landing.newest(merged.number))  # the merge may have begun before the dump
+        return not any(dump.request == asked.request for dump in newest.dumps)
 
 
 def choose_turn(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
-from connector.landing.verified import Ends, Piece, Verified
+from connector.landing.manifest import Manifest
+from connector.landing.verified import Asked, Ends, Piece, Verified
 from connector.schema import TableName
 from merge.proof import continuous
-from merge.proof.continuous import MOST_PIECES, choose_turn
+from merge.proof.continuous import MOST_PIECES, ContinuousVerification, choose_turn
 from merge.proof.opened_lake import OpenedLake
+from tests.support.landing.landed import config_of
 
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 
@@ -60,3 +64,19 @@ def test_a_table_too_large_for_a_run_has_its_turn_and_no_more_though_something_g
     assert all("small" in run for run in runs[1:])
     for name, least in (("text_a", 2), ("text_b", 2), ("z", 2)):
         assert least <= sum(name in run for run in runs[2:]) <= 6, (name, runs)
+
+
+def test_a_request_is_not_given_up_while_a_merge_that_began_before_its_dump_is_slow() -> None:
+    """Otherwise a lake whose merges take longer than `UNLISTED_SECONDS` would never be verified."""
+    asked = Asked(request="verify-1", table=TableName("public", "t"), at=NOW)
+    listed = [SimpleNamespace(request="verify-1", active=False)]
+    manifests = {4: SimpleNamespace(number=4, dumps=[]), 9: SimpleNamespace(number=9, dumps=listed)}
+    verification = ContinuousVerification(config_of("/landing", "/lake"), lambda: NOW + timedelta(hours=1))
+
+    def has_ended(merged: int, newest: int) -> bool:
+        landing = Mock(get=manifests.get, newest=lambda _: newest, exists=lambda _: False)
+        return verification._has_ended(landing, cast(Manifest, manifests[merged]), asked)
+
+    assert not has_ended(merged=4, newest=9), "the next merge has its rows"
+    assert has_ended(merged=9, newest=9)
+    assert has_ended(merged=4, newest=4), "the agent rejected it"
