@@ -14,7 +14,7 @@ equal to 0.0, as the databases' keys do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -137,6 +137,15 @@ def key_text(value: Column, type_: str) -> Column:
     if element := array_of(type_):
         return _array_text(value, element)
     return value.cast("string")
+
+
+def fit_a_request(keys: Iterable[Sequence[str | None]]) -> bool:
+    """Return whether a request can name these keys, each a text per column; else the table must be dumped.
+
+    It can't name null, which no source row has as a key, but which somebody may have inserted into the lake,
+    nor a zero byte, which MySQL's texts may have, but no SQL literal.
+    """
+    return not any(part is None or "\0" in part for key in keys for part in key)
 
 
 def _array_text(value: Column, element: str) -> Column:

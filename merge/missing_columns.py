@@ -24,7 +24,7 @@ from connector.landing.format import request_path
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.apply import KEEPS, NEWER
-from merge.keys import TargetLayout, key_text, same_rows
+from merge.keys import TargetLayout, fit_a_request, key_text, same_rows
 from merge.landing_zone import LandingZone
 from merge.plan import TablePlan
 from merge.report import TableReport
@@ -90,10 +90,11 @@ def count_incomplete(target: DataFrame) -> int:
 def _request_keys(
     spark: SparkSession, landing: LandingZone, table: TableName, found: Sequence[Row], layout: TargetLayout
 ) -> None:
-    if len(found) > MOST_KEYS:
+    keys = [[row[f"k{n}"] for n in range(len(layout.key))] for row in found]
+    if len(found) > MOST_KEYS or not fit_a_request(keys):
         write_request(landing, [table])
         return
-    keys = sorted([row[f"k{n}"] for n in range(len(layout.key))] for row in found)
+    keys.sort()
     for first in range(0, len(keys), KEYS_PER_REQUEST):
         write_request(landing, [table], keys[first : first + KEYS_PER_REQUEST])
 

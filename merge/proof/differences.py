@@ -24,7 +24,7 @@ from connector.config import Config
 from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.keys import TargetLayout, key_text, raw_column, with_raw
+from merge.keys import TargetLayout, fit_a_request, key_text, raw_column, with_raw
 from merge.lake.own_tables import create_own_table
 from merge.lake.retry import with_retries
 from merge.lake.target import lake_table
@@ -218,10 +218,9 @@ def few_keys(keys: DataFrame) -> list[list[str]] | None:
 def requestable(keys: list[list[str]]) -> list[list[str]] | None:
     """Return keys sorted; None if they are more than `MOST_KEYS`, or have more than `MOST_KEY_BYTES`.
 
-    Also None if one contains null: no source row has such a key, but somebody may have inserted one into the
-    lake.
+    Also None if a request can't name one of them (`merge.keys.fit_a_request`).
     """
-    if any(None in key for key in keys):
+    if not fit_a_request(keys):
         return None
     size = sum(len(part.encode()) + 4 for key in keys for part in key)
     return sorted(keys) if len(keys) <= MOST_KEYS and size <= MOST_KEY_BYTES else None

@@ -247,3 +247,4 @@ def test_keys_are_asked_for_together_only_if_one_request_holds_them() -> None:
     assert requestable([*half, *half, ["1"]]) is None
     assert requestable([["x" * (MOST_KEY_BYTES // 2)]] * 2) is None
     assert requestable([["1", None]]) is None  # type: ignore[list-item]
+    assert requestable([["1"], ["a\0b"]]) is None  # such a text of MySQL's is no SQL literal
