@@ -179,11 +179,23 @@ class LocalStore:
             os.close(handle)
 
     def _walk(self, folder: Path) -> Iterator[str]:
-        for parent, folders, files in os.walk(folder):
+        """Yield the paths of the files below a folder.
+
+        What can't be listed must not seem empty. A folder below that may not be read is yielded itself, so
+        that only whoever needs its objects fails.
+        """
+        unread: list[OSError] = []
+        for parent, folders, files in os.walk(folder, onerror=unread.append):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in files:
                 if not name.startswith("."):
                     yield Path(parent, name).relative_to(self._root).as_posix()
+        for error in unread:
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                continue  # there is none, or it was removed meanwhile
+            if not isinstance(error, PermissionError) or Path(error.filename) == folder:
+                raise error
+            yield Path(error.filename).relative_to(self._root).as_posix()
 
 
 def _content(target: Path, parent: int, limit: int | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tempfile
@@ -10,14 +11,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connector.errors import BugError, FencedError, FormatError, PreconditionError, TransientError
+from connector.landing.consumers import Consumer, read_consumers, record_path
 from connector.landing.format import manifest_path
 from connector.landing.manifest_store import ManifestWriter, newest_manifest, read_manifest
+from connector.landing.requests import DumpRequest, Malformed, read_pending, submit
 from connector.store.local import LocalStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
@@ -337,6 +341,72 @@ def test_what_is_no_file_is_refused_and_neither_followed_nor_waited_for(tmp_path
         store.delete(path)
         assert (tmp_path / "secret").exists()
         assert list(store.list("")) == ["requests/real.json"]
+
+
+def refuse_to_list(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:
+    """Let the system answer with an error whenever this folder is listed."""
+    scandir = os.scandir
+
+    def refusing(path: str) -> Any:
+        if Path(path) == folder:
+            raise OSError(number, os.strerror(number), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+
+
+UNLISTED = [
+    (errno.EACCES, PreconditionError),
+    (errno.EIO, TransientError),
+    (errno.EMFILE, TransientError),
+]
+
+
+@pytest.mark.parametrize(("number", "error"), UNLISTED)
+def test_a_folder_that_cannot_be_listed_does_not_pass_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    store = LocalStore(tmp_path)
+    ManifestWriter(store).commit(a_manifest(7))
+    refuse_to_list(monkeypatch, (tmp_path / manifest_path(7)).parent, number)
+    with pytest.raises(error):
+        newest_manifest(store)
+
+
+@pytest.mark.parametrize(("number", "error"), UNLISTED)
+def test_a_consumer_whose_folder_cannot_be_listed_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    """Else retention would remove what it has yet to merge."""
+    store = LocalStore(tmp_path)
+    lake = Consumer(id="lake", lake="s3a://lake", manifest=7, at=datetime.now(timezone.utc))
+    store.put(record_path("lake", "0"), lake.model_dump_json().encode())
+    assert read_consumers(store) == [lake]
+    refuse_to_list(monkeypatch, tmp_path / "consumers" / "lake", number)
+    with pytest.raises(error):
+        read_consumers(store)
+
+
+def test_a_request_whose_folder_may_not_be_listed_is_refused_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, request = LocalStore(tmp_path), DumpRequest(tables=["public.orders"])
+    submit(store, request)
+    store.put("requests/0.json/part-0", b"{}")
+    refuse_to_list(monkeypatch, tmp_path / "requests" / "0.json", errno.EACCES)
+    refused, read = read_pending(store)
+    assert isinstance(refused, Malformed)
+    assert read == request
+
+
+def test_a_folder_that_is_removed_while_it_is_listed_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put("requests/a.json/part-0", b"")
+    store.put("requests/b.json", b"")
+    refuse_to_list(monkeypatch, tmp_path / "requests" / "a.json", errno.ENOENT)
+    assert list(store.list("requests/")) == ["requests/b.json"]
 
 
 def test_no_more_is_read_than_the_limit(store: Store) -> None:
