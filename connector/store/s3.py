@@ -2,7 +2,8 @@
 
 Invariants: an object exists completely or not at all, and is durable once S3 has answered; a create is
 ``If-None-Match: *``, a replace ``If-Match``. botocore retries a request whose response was lost, so a failed
-condition may be our own success: `create` leaves that to its caller, `replace` checks.
+condition may be our own success: `create` leaves that to its caller, `replace` checks. So does `put_file`,
+if the store no longer knows an upload in parts that it has completed (MinIO; S3 itself answers again).
 
 Multipart uploads that a crash interrupts are left behind, invisible; a lifecycle rule of the bucket removes
 them.
@@ -41,6 +42,9 @@ _CONFLICTS = {"ConditionalRequestConflict", "OperationAborted"}
 _CONFLICT_TRIES = 8
 _CONFLICT_SECONDS = 0.02
 """First wait for another conditional put to finish; doubled each time."""
+
+_PASSING_CODES = {"SlowDown", "RequestTimeout", "IncompleteBody", "NoSuchUpload"}
+"""Refusals that may pass, by codes: a broken connection, an upload in parts that is to begin anew."""
 
 _PASSING = (HTTPClientError, NetworkError, IncompleteReadError, OSError)
 
@@ -110,10 +114,22 @@ class S3Store:
         """Upload a finished local file, a large one in parts, then delete it locally."""
         with self._errors(path):
             size = local.stat().st_size
-            with local.open("rb") as file:
-                self._client.upload_fileobj(file, self._bucket, self._prefix + path, Config=_TRANSFER)
+            try:
+                with local.open("rb") as file:
+                    self._client.upload_fileobj(file, self._bucket, self._prefix + path, Config=_TRANSFER)
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload" or self._size(path) != size:
+                    raise
             local.unlink()
         return size
+
+    def _size(self, path: str) -> int | None:
+        try:
+            return self._client.head_object(Bucket=self._bucket, Key=self._prefix + path)["ContentLength"]
+        except ClientError as error:
+            if _code(error) in _ABSENT:
+                return None
+            raise
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object that must not exist; False if it does, possibly by our own write."""
@@ -248,9 +264,7 @@ def _refusal(url: str, error: ClientError) -> DeltatideError:
     code = _code(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     message = f"{url}: {code}: {error.response.get('Error', {}).get('Message', 'refused')}".rstrip(".")
-    if code not in _HINTS and (
-        status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout")
-    ):
+    if code not in _HINTS and (status >= 500 or status in (408, 409, 429) or code in _PASSING_CODES):
         return TransientError(message)
     return PreconditionError(message, hint=_HINTS.get(code, _USUAL_HINT))
 
