@@ -168,12 +168,17 @@ class History:
         return self._read[number]
 
     def files_from(self, first: int) -> Iterator[LandedFile]:
-        """List the files of all manifests from `first` on, without keeping the manifests in memory."""
-        for number in range(first, self.newest.number + 1):
-            if stored := self.reader.stored(number):
+        """List the files of all manifests from `first` on, even of those that land while this goes on.
+
+        Keeps no manifests in memory.
+        """
+        number = first
+        while (stored := self.reader.stored(number)) or number <= self.newest.number:
+            if stored:
                 yield from stored.files
             if block := read_compacted(self.store, number):
                 yield from block.files
+            number += 1
 
     def first_where(self, holds: Callable[[Manifest], bool], last: int) -> int:
         """Return the first manifest up to `last` for which `holds` is true, as it is for all later ones.
@@ -387,10 +392,12 @@ def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName
     """List those schema objects named by removed manifests that no manifest from `first` on names.
 
     A table is skipped, and keeps its few schemas, if that isn't certain: it was not captured all the time
-    since, or a dump that ran then may have read rows in an earlier layout. If a layout returns, the agent
-    writes its schema again, so manifests are checked as late as possible.
+    since, a dump that ran then may have read rows in an earlier layout, or one that runs now in a layout that
+    has returned: its chunks may wait long for their manifest. If a layout returns, the agent writes its
+    schema again, so manifests are checked as late as possible.
     """
-    dumping = {dump.table for dump in history.get(first).dumps if dump.active}
+    manifests = history.get(first), history.newest
+    dumping = {dump.table for manifest in manifests for dump in manifest.dumps if dump.active}
     found: set[str] = set()
     for table in candidates.keys() - dumping:
         if since := _layouts_since(history, table, first):

@@ -427,6 +427,46 @@ def test_a_layout_that_came_and_went_within_one_manifest_keeps_its_schema() -> N
     assert set(store.list("schema/")) == {schema_path(T, layout.id) for layout in (plain, wide)}
 
 
+@pytest.mark.parametrize("dumped", [False, True])
+def test_the_schema_of_a_layout_that_returns_during_the_run_stays(
+    dumped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log lands while manifests are read; or a chunk in it waits for its manifest."""
+    former, now = schema_of("public.t", a="int", b="int"), schema_of("public.t", a="int")
+    store = MemoryStore()
+    writer = ManifestWriter(store)
+    for layout in (former, now):
+        store.put(schema_path(T, layout.id), layout.to_json())
+    dump = DumpState(
+        id="d", number=1, table=T, kind="where", epoch=1, requested_at=BEGIN, started_in=119, state="running"
+    )
+
+    def commit(number: int, layout: str) -> None:
+        at = Position(1, number * 10, 0)
+        file = file_of(number, "log", at, at, BEGIN).model_copy(update={"schema_id": layout})
+        writer.commit(
+            Manifest(
+                number=number, term=1, write_id=str(number), source=SHOP, epoch=1, position=number * 10,
+                committed_at=BEGIN + number * DAY / 4, files=[file],
+                tables={T: TableState(schema_id=now.id, schema_since=60)},
+                dumps=[dump] if dumped and number >= 119 else [],
+            )
+        )  # fmt: skip
+
+    for number in range(1, 121):
+        commit(number, former.id if number < 60 else now.id)
+    stored = ManifestReader.stored
+
+    def meanwhile(reader: ManifestReader, number: int) -> StoredManifest | None:
+        if number == 110 and not dumped:
+            commit(121, former.id)
+        return stored(reader, number)
+
+    monkeypatch.setattr(ManifestReader, "stored", meanwhile)
+    assert removed(store).manifests
+    assert set(store.list("schema/")) == {schema_path(T, layout.id) for layout in (former, now)}
+
+
 def test_an_agent_cut_off_for_longer_than_the_retention_time_is_fenced() -> None:
     store, _ = landing_zone(days=2)
     stalled, active = ManifestHistory(store, term=1), ManifestHistory(store, term=2)
