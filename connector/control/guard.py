@@ -56,9 +56,10 @@ class Guard:
     """ASGI middleware: refuses requests that may not pass, and adds the headers."""
 
     def __init__(self, app: ASGIApp, config: ControlConfig) -> None:
-        self._app, self._config = app, config
+        self._app = app
         self._reading = [t for t in (config.read_token, config.control_token) if t is not None]
         self._controlling = [t for t in (config.control_token,) if t is not None]
+        self._hosts = {"localhost", *map(host_name, config.hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer with an error."""
@@ -89,7 +90,7 @@ class Guard:
 
     def _check_host(self, headers: Headers) -> None:
         host = host_name(headers.get("host", ""))
-        if host != "localhost" and host not in self._config.hosts and not _is_address(host):
+        if host not in self._hosts and not _is_address(host):
             raise RefusedError(
                 403,
                 f"the host name {host[:100]!r} is not one of this agent",

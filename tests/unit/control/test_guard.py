@@ -38,13 +38,13 @@ def live(**control: Any) -> Any:
     ("host", "passes"),
     [
         ("localhost", True), ("localhost:8642", True), ("127.0.0.1:1", True), ("[::1]:8642", True),
-        ("LOCALHOST.", True), ("agent.example:8642", True), ("evil.example", False),
+        ("LOCALHOST.", True), ("agent.example:8642", True), ("other.example", True), ("evil.example", False),
         ("evil.example:1", False), ("localhost.evil.example", False),
         ("127.0.0.1.evil.example", False), ("", False), ("a:b", False),
     ],
 )  # fmt: skip
 def test_a_name_that_was_led_here_by_dns_is_refused(host: str, passes: bool) -> None:
-    with client_of(live(hosts=["agent.example"])) as client:
+    with client_of(live(hosts=["agent.example", "Other.Example:8642"])) as client:
         for path in ("/api/agent", "/", "/healthz"):
             answer = client.get(path, headers={"host": host})
             assert answer.status_code == (200 if passes else 403), answer.text
