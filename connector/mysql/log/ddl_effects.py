@@ -42,7 +42,8 @@ class DdlEffects:
     """Effects that were found and not taken yet; `lsn` is always that of the transaction.
 
     `prepared`: the tables of prepared XA transactions, by xid. It is kept when the log is reopened, since
-    that may be after an XA PREPARE; transactions that are read again are already in it. Not after a gap.
+    that may be after an XA PREPARE; transactions that are read again are already in it. Not after a gap. It
+    has tables that are not captured, too: they may be by the commit, which a dump before it does not see.
     """
 
     def __init__(
@@ -191,11 +192,12 @@ class DdlEffects:
         self._held.append_synthetic_truncate(resolved, ordinal)
         return True
 
-    def prepare(self, xid: str, touched: set[TableName], lsn: int) -> None:
+    def prepare(self, xid: str, mapped: set[TableName], lsn: int) -> None:
         """Handle an XA PREPARE; a later transaction decides whether its rows count."""
-        self._prepared[xid] = self._prepared.pop(xid, set()) | touched
+        self._prepared[xid] = self._prepared.pop(xid, set()) | mapped
         if len(self._prepared) > PREPARED_KEPT:
             del self._prepared[next(iter(self._prepared))]
+        touched = mapped & self._schema_cache.among(None)
         self.report_quarantine(touched, lsn, f"XA transaction {xid} was prepared; XA is not supported")
 
     def end_prepared(self, statement: str, lsn: int) -> None:
@@ -203,10 +205,11 @@ class DdlEffects:
         if not statement.upper().startswith("XA COMMIT"):
             return
         xid = statement[len("XA COMMIT") :].strip()
-        touched = self._prepared.get(xid)
-        if touched is None:
+        mapped = self._prepared.get(xid)
+        if mapped is None:
             self.reread_all(lsn, f"XA transaction {xid} was committed, but its tables are unknown")
         else:
+            touched = mapped & self._schema_cache.among(None)
             self.report_quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
 
     def report_quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:

@@ -209,7 +209,7 @@ class EventGroups:
         xid, one_phase = events.xid_of_xa(body)
         self._disown()
         if not one_phase and self.open is not None and not self.open.landed:
-            self._effects.prepare(xid, self.open.tables, self.open.lsn)
+            self._effects.prepare(xid, self.open.mapped, self.open.lsn)
         self._commit(seconds, end)
 
     def _handle_incident(self, seconds: int, end: int) -> None:

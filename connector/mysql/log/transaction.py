@@ -19,8 +19,8 @@ class OpenTransaction:
 
     `begins`: its begin; several in a file beyond 4 GiB. `landed`: landed before a failover, or cut off by a
     crash, so it is skipped. `ended`: its end has arrived, but its position is unknown until the next file
-    begins (see the buffer). `is_ours`: see the module; None while it has no tables. `tables`: the captured
-    ones whose layouts have arrived; `mapped`: whether any table's has.
+    begins (see the buffer). `is_ours`: see the module; None while it has no tables. `mapped`: the tables
+    whose layouts have arrived; `tables`: the captured ones among them.
     """
 
     lsn: int
@@ -30,12 +30,12 @@ class OpenTransaction:
     landed: bool = False
     begun: bool = False
     ended: bool = False
-    mapped: bool = False
+    mapped: set[TableName] = field(default_factory=set)
     tables: set[TableName] = field(default_factory=set)
 
     def touch(self, mapped: ResolvedLayout) -> None:
         """Record a table whose rows may follow."""
-        self.mapped = True
+        self.mapped.add(mapped.table)
         if mapped.schema is not None:
             self.tables.add(mapped.table)
         if self.is_ours is not False:

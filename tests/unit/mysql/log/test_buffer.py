@@ -700,6 +700,24 @@ def test_an_xa_transaction_of_other_tables_is_known_when_the_log_is_opened_again
         assert quarantines(log.buffer.take()) == []
 
 
+def test_an_xa_transaction_quarantines_tables_that_are_captured_by_its_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The configuration was reloaded meanwhile; their first dump did not see rows that were prepared."""
+    log = Log()
+    log.gtid()
+    log.query("XA START X'61',X'',1")
+    log.rows(1, table="other.t")
+    log.query("XA END X'61',X'',1")
+    log.write(events.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
+    assert quarantines(log.buffer.take()) == []
+    monkeypatch.setattr(SchemaCache, "among", lambda *_: {TableName("other", "t")})
+    log.open(log.file, log.offset, 4)
+    log.gtid()
+    log.query("XA COMMIT X'61',X'',1")
+    assert {str(found.table) for found in quarantines(log.buffer.take())} == {"other.t"}
+
+
 def test_rows_outside_of_a_transaction_or_without_layout_are_a_bug() -> None:
     with pytest.raises(BugError, match="outside"):
         Log().rows(1)
