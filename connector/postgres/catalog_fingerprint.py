@@ -29,10 +29,11 @@ each is its kind:
 - ``<leaf>:<file>:<e when new, empty and never emptied>``: the table, or each of its partitions (``log`` for
   the file: only the log has shown rows of it as the table's, `connector.postgres.log.contradictions`). A new
   file of a partition may mean a TRUNCATE of it alone, which the log does not carry. Its file is hashed with
-  the transactions that attached it: while detached, it changed outside the log. For a table that is no
-  partition root, a TRUNCATE is in the log, and it can't be UNLOGGED for a time while it has its own entry in
-  the publication (``+``). So there a new file without a new ``x`` is a TRUNCATE, VACUUM FULL or CLUSTER,
-  and no reason for a dump. Partitions then get one dump more than needed, never one less.
+  the transactions that attached it: while detached, it changed outside the log. One that is being detached
+  counts until it is gone: so long the log may have its rows. For a table that is no partition root, a
+  TRUNCATE is in the log, and it can't be UNLOGGED for a time while it has its own entry in the publication
+  (``+``). So there a new file without a new ``x`` is a TRUNCATE, VACUUM FULL or CLUSTER, and no reason for a
+  dump. Partitions then get one dump more than needed, never one less.
 
 Row security is left out because no session of ours reads under it; inheritance, because each table is read
 alone. A new column that is null everywhere, a new label, or a new, empty partition leaves nothing to read.

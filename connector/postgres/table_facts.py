@@ -106,15 +106,15 @@ _INDEXES = """
        AND i.indexprs IS NULL)"""
 
 PARTS = """
-    parts(root, relid, attached) AS (
-        SELECT c.oid, c.oid, ''::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    parts(root, relid, attached, leaving) AS (
+        SELECT c.oid, c.oid, ''::text, false FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind = 'p' AND {roots}
         UNION ALL
-        SELECT p.root, i.inhrelid, concat(p.attached, '.', i.xmin)
-        FROM parts p JOIN pg_inherits i ON i.inhparent = p.relid
-        WHERE NOT i.inhdetachpending)"""
+        SELECT p.root, i.inhrelid, concat(p.attached, '.', i.xmin), p.leaving OR i.inhdetachpending
+        FROM parts p JOIN pg_inherits i ON i.inhparent = p.relid)"""
 """Partitioned tables, each paired with itself and all its partitions, for a WITH RECURSIVE. `attached`: the
-transactions that attached the partition and its ancestors.
+transactions that attached the partition and its ancestors. `leaving`: it, or an ancestor of it, is being
+detached (CONCURRENTLY): queries of the root omit it, but the log may go on with its rows as the root's.
 """
 
 _IDENTITY = """
@@ -139,7 +139,7 @@ _FACTS = f"""
                        WHERE i.indrelid = l.oid AND i.indisprimary AND NOT i.indimmediate)) AS deferring
         FROM parts p JOIN pg_class r ON r.oid = p.root
         JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' JOIN pg_namespace n ON n.oid = l.relnamespace
-        GROUP BY p.root)
+        WHERE NOT p.leaving GROUP BY p.root)
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p', c.relreplident::text, {_INDEXES},
            CASE WHEN c.relkind = 'p' THEN leaves.unlogged
                 WHEN c.relpersistence <> 'p' THEN

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from connector.schema import COMMENT_CHARACTERS, TableComments, TableName
 from connector.source import UnloggedChange
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.source.postgres_source import source_of
+from tests.support.waiting import wait_until
 
 PARTITIONED = """
     CREATE TABLE t (id int, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
@@ -97,6 +99,27 @@ def test_what_changes_rows_or_capture_unlogged_is_seen(
 ) -> None:
     database.execute(PARTITIONED)
     assert is_unlogged(database, *statements)
+
+
+def test_a_partition_being_detached_counts_until_it_is_gone(database: Database) -> None:
+    """If nothing else of it changes, the log goes on with its rows as the table's, which omits them."""
+    database.execute(PARTITIONED + "; ALTER TABLE t2 ADD CHECK (day IS NOT NULL AND day >= 10 AND day < 20)")
+    source, reader, detaching = source_of(database), database.connect(autocommit=False), database.connect()
+    source.prepare()
+    with closing(source), closing(reader), closing(detaching), reader.cursor() as reads:
+        found = [source.check_catalog().tables[TABLE]]
+        reads.execute("SELECT FROM t")
+        statement = "ALTER TABLE t DETACH PARTITION t2 CONCURRENTLY"
+        detach = Thread(target=lambda: detaching.cursor().execute(statement))
+        detach.start()
+        pending = "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = 't2'::regclass"
+        wait_until(lambda: database.execute(pending) == [(True,)], "its detaching waits")
+        found.append(source.check_catalog().tables[TABLE])
+        reader.rollback()
+        detach.join(30)
+        found.append(source.check_catalog().tables[TABLE])
+        assert source.unlogged(found[0], found[1])
+        assert source.unlogged(found[1], found[2])
 
 
 @pytest.mark.parametrize(
