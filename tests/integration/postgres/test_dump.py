@@ -275,6 +275,23 @@ def test_a_commit_that_hangs_while_the_slot_is_made_is_waited_for(
         tables.close()
 
 
+def test_a_stop_while_the_slot_waits_for_a_transaction_leaves_no_slot(database: Database) -> None:
+    source, stopping = source_of(database), threading.Event()
+    running = database.connect(autocommit=False)
+
+    def stop_once_it_waits() -> None:
+        wait_until(lambda: _waits_for(database, running), "the slot's maker waits")
+        stopping.set()
+
+    with contextlib.closing(running), contextlib.closing(source):
+        _begin_writing(running)
+        threading.Thread(target=stop_once_it_waits).start()
+        with pytest.raises(TransientError, match="creating slot"):
+            source.begin_log(fresh=False, stopping=stopping.is_set)
+        slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+        wait_until(lambda: database.execute(slots, (database.name,)) == [(0,)], "it is gone")
+
+
 def _begin_writing(session: psycopg2.extensions.connection) -> None:
     with session.cursor() as cursor:
         cursor.execute("SELECT pg_current_xact_id()")
