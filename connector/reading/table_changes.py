@@ -27,6 +27,9 @@ from connector.store.protocol import Store
 
 T = TypeVar("T")
 
+NEWEST = "newest"
+"""Names the newest manifest there is."""
+
 PARTITION_BYTES = 16 << 20
 """What one task reads at least, if there is that much. All of its files but the last are smaller than this,
 so several may be in memory at once.
@@ -106,16 +109,17 @@ class OpenChanges:
         record = Consumer(id=id_, kind="stream", lake=consumer, manifest=offset.manifest, at=now)
         self._store.put(record_path(id_, "stream"), record.model_dump_json().encode())
 
-    def is_recorded(self, consumer: str) -> bool:
-        """Return whether a streaming query of this name was recorded."""
-        return self._store.read(record_path(_id_of(consumer), "stream")) is not None
+    def recorded(self, consumer: str) -> int | None:
+        """Return the manifest that was recorded of a streaming query of this name; None: nothing was."""
+        data = self._store.read(record_path(_id_of(consumer), "stream"))
+        return None if data is None else Consumer.model_validate_json(data).manifest
 
     def _manifest_at(self, text: str) -> int:
         history = History.of(self._store)
         if history is None:
             raise ConfigurationError("nothing has landed yet", hint="start the agent: deltatide run")
         newest = history.newest
-        if text == "newest":
+        if text == NEWEST:
             return newest.number
         moment = Moment.parse(text, newest.source.kind)
         if moment.manifest is not None:

@@ -11,10 +11,11 @@ merge gives them, and `_cdc` as it landed. Spark runs Python data sources in sep
 can't use Spark. So only these read the landing zone with `connector.reading` and the store's client.
 
 Offsets, and why each change is read once: `connector.reading.change_log`. The process that plans a query
-keeps the rate limits. It learns the query's offset from the ranges that Spark asks it to plan; after a
-restart, Spark replans the last range before it asks for the end. With the trigger ``availableNow``, Spark
-asks for the end once per run, so each run is one batch: the first within the limits, a later one with all
-that has landed.
+keeps the rate limits. It learns the query's offset from the ranges that Spark asks it to plan: after a
+restart, first the empty one at the end of the last batch. That batch may not be processed yet: then it is
+planned next, the first one of all from `initialOffset` on, since Spark keeps only ends. With the trigger
+``availableNow``, Spark asks for the end once per run, so each run is one batch: the first within the limits,
+a later one with all that has landed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.landing.consumers import slot_due
 from connector.landing.format import CDC
 from connector.reading.change_log import Offset
-from connector.reading.table_changes import Files, OpenChanges, TableChanges
+from connector.reading.table_changes import NEWEST, Files, OpenChanges, TableChanges
 from connector.schema import TableSchema, fold
 from merge.columns.landed_files import CDC_TYPE, schema_ddl
 from merge.lake.schema import wider
@@ -240,18 +241,20 @@ class StreamReader(DataSourceStreamReader):
     _checked: bool = False
     _recorded: tuple[datetime, int] | None = None
     _opened: OpenChanges | None = field(default=None, repr=False)
+    _started: Offset | None = None
+    _newest: Offset | None = None
 
     @_explained()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query starts, and register it."""
+        """Return where a query starts whose first batch was not processed yet, and register it."""
         return self._begin().to_dict()
 
     @_explained()
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return how far the next batch may read."""
         opened = self._open()
-        if self._at is None and self._recorded is None and opened.is_recorded(self._consumer):
-            return opened.after("newest").to_dict()
+        if self._at is None and self._recorded is None and opened.recorded(self._consumer) is not None:
+            return self._newest_at_first().to_dict()
         at = self._at or self._begin()
         return opened.log.end(at, self._max_manifests, self._max_rows).to_dict()
 
@@ -269,7 +272,7 @@ class StreamReader(DataSourceStreamReader):
                 f" forgotten one, at {until.manifest}",
                 hint=f"start the query with a new checkpoint, and the option after={begin.manifest}",
             )
-        if self._recorded is None:
+        if self._recorded is None and begin != until:  # else the batch up to there may come next
             self._record(begin)
         self._at = until
         return self._rows.partitions(opened, begin, until)
@@ -288,11 +291,27 @@ class StreamReader(DataSourceStreamReader):
         return self._rows.read(partition)
 
     def _begin(self) -> Offset:
-        """Return where a new query starts; from then on, the landing zone keeps everything after it."""
-        begin = self._open().after(self._after)
+        """Return where the query starts; from then on, the landing zone keeps everything after it.
+
+        Spark may ask before and after the first end, and again if the first batch was not processed.
+        """
+        if self._started is None:
+            self._started = self._start()
         if self._recorded is None:
-            self._record(begin)
-        return begin
+            self._record(self._started)
+        return self._started
+
+    def _start(self) -> Offset:
+        if self._after != NEWEST:
+            return self._open().after(self._after)
+        begun = None if self._at is None else self._open().recorded(self._consumer)
+        return self._newest_at_first() if begun is None else self._open().log.after(begun)
+
+    def _newest_at_first(self) -> Offset:
+        """Return the newest offset as of when it was first asked for: a start must not be after the end."""
+        if self._newest is None:
+            self._newest = self._open().after(NEWEST)
+        return self._newest
 
     def _record(self, offset: Offset) -> None:
         self._open().record(self._consumer, offset)

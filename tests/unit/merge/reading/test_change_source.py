@@ -102,6 +102,43 @@ def test_a_query_that_is_started_again_goes_on_where_it_was(landed: Landed) -> N
     assert keys(at_once, at_once.partitions(middle, end)) == both(5, 6, 7, 8, 9, 10)
 
 
+def test_a_query_that_is_started_again_keeps_what_its_last_batch_has_to_read_again(landed: Landed) -> None:
+    """Spark first tells the end of that batch, processed or not: all before it could then be removed."""
+    first = stream(landed, after="2", max_manifests="3")
+    start, end = first.initialOffset(), first.latestOffset()
+    again = stream(landed, after="2", max_manifests="3")
+    assert (again.partitions(end, end), consumer(landed)) == ([], ("stream loader", 2))
+    assert keys(again, again.partitions(start, end)) == both(3, 4, 5)
+    assert consumer(landed) == ("stream loader", 2)
+    forgotten = LocalStore(Path(landed.url) / "shop")
+    consumers.forget(forgotten, *read_consumers(forgotten))
+    again = stream(landed, max_manifests="3")
+    assert (again.partitions(end, end), again.latestOffset()["manifest"]) == ([], 8)
+    assert keys(again, again.partitions(end, again.latestOffset())) == both(6, 7, 8)
+    assert consumer(landed) == ("stream loader", 5)
+
+
+def test_a_query_from_the_newest_on_starts_where_it_began(landed: Landed) -> None:
+    """Between its first end and its start, or before its first batch is processed, more may land."""
+    reader = stream(landed, after="newest")
+    end = reader.latestOffset()
+    land(landed, 11)
+    start = reader.initialOffset()
+    assert (start["manifest"], end["manifest"], reader.partitions(start, end)) == (10, 10, [])
+    reused = stream(landed, after="newest")
+    end = reused.latestOffset()
+    land(landed, 12)
+    assert (reused.initialOffset()["manifest"], end["manifest"]) == (11, 11)
+    land(landed, 13)
+    end = reused.latestOffset()
+    land(landed, 14)
+    again = stream(landed, after="newest")
+    assert again.partitions(end, end) == []
+    start = again.initialOffset()
+    assert (start["manifest"], end["manifest"]) == (11, 13)
+    assert keys(again, again.partitions(start, end)) == both(12, 13)
+
+
 def test_a_query_older_than_what_was_kept_is_refused_before_it_reads_or_registers(landed: Landed) -> None:
     start, end = (stream(landed).initialOffset(), stream(landed).latestOffset())
     store = LocalStore(Path(landed.url) / "shop")
