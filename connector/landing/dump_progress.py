@@ -2,7 +2,7 @@
 
 States are queued, running, paused, done, failed, cancelled. The share is relative to the source's estimate of
 the table's rows, or to the given keys; for a predicate it is unknown. If the estimate is too low, the share
-still does not reach 100 % before the dump is done.
+still does not reach 100 % before the dump is done. An active dump's `error` is why no chunk can be read now.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def progress_of(
         return DumpProgress("paused", None, _share(dump))
     if dump.xid_barrier is not None:
         return DumpProgress("queued", f"waiting for transactions with an xid below {dump.xid_barrier}")
-    why = f"held back: {held_back}" if held_back else _waits_behind(dump, dumps)
+    why = f"held back: {held_back}" if held_back else _waits_behind(dump, dumps) or dump.error
     rate = None if held_back else dump.rows_per_second
     return DumpProgress(STATES[dump.state], why, _share(dump), rate, _seconds_left(dump, rate))
 

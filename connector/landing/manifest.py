@@ -189,7 +189,7 @@ class DumpState(_Part):
     where: str | None = None
     keys: list[list[str]] | None = None
     state: Literal["waiting", "running", "complete", "cancelled", "failed"] = "waiting"
-    error: str | None = None
+    error: str | None = None  # why it failed or, while it is active, why no chunk can be read now
     epoch: int
     requested_at: datetime
     finished_at: datetime | None = None

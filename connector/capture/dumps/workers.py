@@ -27,7 +27,7 @@ from connector.checksums.definition import bits_of
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.event_batch import CdcColumns, QuarantineNotice, assemble
 from connector.landing.format import DELETE, DUMP
-from connector.landing.manifest import DumpState
+from connector.landing.manifest import KEPT_CHARACTERS, DumpState
 from connector.position import Position
 from connector.schema import TableName
 from connector.source import Chunk, ChunkRows, KeyRange, Source, TableReader
@@ -177,6 +177,8 @@ class DumpWorkers:
         rest = min(REST_SECONDS, FIRST_REST_SECONDS * 2 ** min(self._postponed[task.dump.id], 10))
         self._postponed[task.dump.id] += 1
         self._dumps.give_back(task, rest)
+        if rest >= REST_SECONDS:
+            self._note_waiting(task.dump, str(error))
         if rest >= REST_SECONDS and task.dump.id not in self._reported:
             log.warning("dump of %s waits: %s", task.dump.table, error)
             self._reported.add(task.dump.id)
@@ -198,6 +200,8 @@ class DumpWorkers:
         seconds = _retry_seconds(attempt)
         rest = max(seconds, _retry_seconds(self._failures[task.dump.id]))
         self._failures[task.dump.id] += 1
+        if self._failures[task.dump.id] >= len(RETRY_SECONDS):
+            self._note_waiting(task.dump, str(error))
         self._dumps.give_back(task, rest + TURN_SECONDS)
         log.warning("dump of %s: %s; retrying", task.dump.table, error)
         self._stopping.wait(seconds)
@@ -209,7 +213,14 @@ class DumpWorkers:
         key = self._key_of(task.dump.table)
         with self._lander.progress.chunks.timing():
             chunk = read_chunk(task, tables, self._lander, key, self._stopping.is_set)
+        self._note_waiting(task.dump, None)
         self._dumps.finished(chunk)
+
+    def _note_waiting(self, dump: DumpState, why: str | None) -> None:
+        """Have manifests say why no chunk of a dump can be read now, as first seen; None: one was read."""
+        if (dump.error is None) != (why is None):
+            with self._dumps.changing():
+                dump.error = (why and why[:KEPT_CHARACTERS]) if dump.active else dump.error
 
     def _plan_chunk(self, task: PlanTask, tables: TableReader) -> None:
         """Find the end of a dump's next chunk, which has as many rows as its settings say."""

@@ -32,6 +32,8 @@ def dump(**fields: Any) -> DumpState:
          DumpProgress("running", "held back: it suffers", 0.25)),
         ({"state": "running", "rows": 25, "rows_estimate": 100, "paused": True}, "it suffers",
          DumpProgress("paused", None, 0.25)),
+        ({"state": "running", "error": "public.t: another session holds a lock"}, None,
+         DumpProgress("running", "public.t: another session holds a lock")),
         ({"kind": "where", "rows": 5, "rows_estimate": 100, "state": "running"}, None,
          DumpProgress("running")),
         ({"xid_barrier": 7}, None, DumpProgress("queued", "waiting for transactions with an xid below 7")),

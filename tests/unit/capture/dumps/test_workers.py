@@ -106,6 +106,38 @@ def test_a_dump_that_waits_for_the_source_is_tried_again_soon_and_then_ever_less
     assert rests == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
+def test_a_dump_that_waits_says_why_until_a_chunk_of_it_is_read() -> None:
+    dumps = DumpQueue([], epoch=1)
+    workers = workers_of(dumps, Tables({}, {}))
+    dump = dumps.add(SCHEMA.table, manifest=1)
+    dumps.snapshot()
+    task = dumps.next_task(0)
+    assert task is not None
+    for number in range(7):
+        assert dump.error is None or number > 5, "the log that it waits for is usually there a moment later"
+        workers._postpone(task, NotYetError(f"another session holds a lock, {number}"))
+    assert dump.error == "another session holds a lock, 5"
+    assert dumps.news
+    dumps.snapshot()
+    workers._postpone(task, NotYetError("another session holds a lock, 7"))
+    assert not dumps.news, "it is said once"
+    workers._note_waiting(dump, None)
+    assert (dump.error, dumps.news) == (None, True)
+    for _ in dump_workers.RETRY_SECONDS:
+        assert dump.error is None
+        back_off_at_once(workers, task)
+    assert dump.error == "connection lost"
+    dumps.end(dump, "failed", "no")
+    workers._note_waiting(dump, None)
+    assert dump.error == "no"
+
+
+def back_off_at_once(workers: DumpWorkers, task: Any) -> None:
+    """Fail once more, without the pause."""
+    workers._stopping.set()
+    workers._back_off(task, None, 0, TransientError("connection lost"))
+
+
 def test_an_error_of_the_schedule_ends_the_agent_and_not_only_the_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
