@@ -92,10 +92,10 @@ def _end_dumps(dumps: DumpQueue, name: TableName, why: str) -> None:
 
 def end_dumps_of_quarantined(tables: Tables, dumps: DumpQueue) -> None:
     """End the dumps of quarantined tables: a full dump releases them."""
-    for name, table in tables.states.items():
-        if table.state == "quarantined":
-            for state in dumps.active_of(name):
-                dumps.end(state, "failed", f"the table is quarantined: {table.reason}")
+    for dump in [state for state in dumps.states if state.active]:
+        table = tables.states.get(dump.table)
+        if table is not None and table.state == "quarantined":
+            dumps.end(dump, "failed", f"the table is quarantined: {table.reason}")
 
 
 def require_some_named(tables: Tables, config: Config) -> None:

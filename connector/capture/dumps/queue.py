@@ -126,9 +126,9 @@ class DumpQueue:
 
     def _unused_id(self, wanted: str | None) -> str:
         """Return an unused dump id: files name their dump by it, so no two dumps may share one."""
-        used = {s.id for s in self.states}
         if wanted is None:
             return uuid.uuid4().hex[:12]
+        used = {s.id for s in self.states}
         names = (wanted, *(f"{wanted}.{n}" for n in range(self.last_number, 0, -1)))
         return next((name for name in names if name not in used), uuid.uuid4().hex[:12])
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
+from connector.capture.catalog_changes import end_dumps_of_quarantined
 from connector.capture.dumps import queue as dump_queue
 from connector.capture.dumps.queue import COMPLETED_KEPT, DumpQueue
 from connector.capture.dumps.schedule import DumpSchedule
 from connector.capture.dumps.tasks import KEYS_PER_CHUNK, FinishedChunk, PlanTask, ReadTask
+from connector.capture.tables import Tables
 from connector.config import DumpConfig
 from connector.landing.manifest import DumpState
 from connector.schema import Column, TableName, TableSchema
@@ -293,6 +298,30 @@ def test_the_manifest_that_finishes_dumps_names_all_of_them_however_many(dumps: 
     assert {state.table for state in dumps.snapshot() if state.finished_in == 2} == tables
     dumps.take_committable(101, manifest=3)
     assert len(dumps.snapshot()) == COMPLETED_KEPT
+
+
+class Walked(list[DumpState]):
+    """Counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[DumpState]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_dumps_of_thousands_of_tables_are_gone_through_once_and_not_once_for_each(dumps: DumpQueue) -> None:
+    dumps.states = states = Walked()
+    tables = Tables({}, {})
+    for number in range(50):
+        table = TableName("public", f"t{number}")
+        tables.add(replace(SCHEMA, table=table))
+        tables.update(table, state="quarantined", reason="odd value")
+        dumps.add(table, manifest=1)
+    assert states.times == 0
+    end_dumps_of_quarantined(tables, dumps)
+    assert {d.error for d in list.__iter__(states)} == {"the table is quarantined: odd value"}
+    assert states.times == 1
 
 
 def test_a_snapshot_does_not_change_with_the_dumps(dumps: DumpQueue) -> None:
