@@ -59,7 +59,7 @@ class _References:
         if name.startswith("file:"):
             try:
                 value = Path(name[5:]).read_text().rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:  # it is not text, or its name holds a zero byte
                 reason = getattr(error, "strerror", None) or "not text"
                 self._problems.add(setting, f"${{{name}}}: {reason.lower()}")
                 return UNRESOLVED

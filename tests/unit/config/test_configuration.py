@@ -218,6 +218,11 @@ def test_malformed_toml_is_reported_with_its_position(file: Path, text: str, pos
     assert position in found
 
 
+def test_a_secret_in_a_file_that_no_file_can_be_is_a_problem(file: Path) -> None:
+    found = problems(file, GOOD.replace("deltatide@", "deltatide:${file:/a\\u0000b}@"))
+    assert [line.partition(": ")[0] for line in found] == ["source.url"]
+
+
 @pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000], ids=["nested", "digits"])
 def test_what_the_parser_gives_up_on_is_a_problem_of_the_file(file: Path, value: str) -> None:
     """A running agent that reloads it goes on."""
