@@ -156,6 +156,11 @@ class TablePlan:
         return tuple(file for file in self.all if file.truncates)
 
     @property
+    def swept_since_read(self) -> bool:
+        """Return whether a full dump has read the table since the first of the rows read to verify it."""
+        return self.swept is not None and self.swept >= self.low
+
+    @property
     def straddles_sweep(self) -> bool:
         """Return whether a file to read begins before `swept`."""
         return self.swept is not None and any(file.first < self.swept for file in self.all)

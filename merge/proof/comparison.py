@@ -108,7 +108,8 @@ class Sides:
 
     `plan`: without what landed under another key; `newest`: the layout as of the cut; `verified`: the result
     as far as it is known before comparing. `projected`: the lake has only some of the table's columns and
-    rows, or masks them (`merge.columns.projection`); both sides are then limited to these.
+    rows, or masks them (`merge.columns.projection`); both sides are then limited to these. `before`: the
+    layout as of the last manifest before the dump, if the table had one.
     """
 
     read: tuple[LandedFile, ...]
@@ -118,6 +119,7 @@ class Sides:
     lake: DataFrame
     verified: TableVerification
     projected: bool = False
+    before: TableSchema | None = None
 
     @cached_property
     def layout(self) -> TargetLayout:
@@ -130,8 +132,22 @@ class Sides:
     @property
     def compared(self) -> list[str]:
         """List the columns to compare: the source's, without the key."""
-        names = {fold(column.name) for column in self.newest.columns}
+        names = {fold(column.name) for column in self.newest.columns} - self._gone
         return [name for name in self.layout.values if fold(name) in names]
+
+    @property
+    def _gone(self) -> set[str]:
+        """Return the columns that the table had before the dump, and not when its rows were read.
+
+        They were dropped or renamed. The log shows that only with the next row event, however late, so the
+        layout as of the cut may still have them. A column that the rows lack because it was added since is
+        compared.
+        """
+        if self.before is None or self.plan.swept_since_read:
+            return set()
+        read = [self.schemas[file.schema_id] for file in self.plan.files]
+        had, *have = ({fold(column.name) for column in schema.columns} for schema in (self.before, *read))
+        return {name for name in had if not all(name in names for names in have)}
 
     @property
     def actual(self) -> DataFrame:
@@ -150,7 +166,7 @@ class Sides:
             return "its checksums have no buckets"
         if self.projected:
             return "the lake has it with other columns, masks or rows"
-        if self.plan.swept is not None and self.plan.swept >= self.plan.low:
+        if self.plan.swept_since_read:
             return "it was dumped in full meanwhile"
         if self.plan.truncates:
             return "it was truncated meanwhile"

@@ -31,8 +31,9 @@ What else is compared, or not (for values see `merge.proof.differences`):
   rows that seem to satisfy it in the lake, but that the source did not return, are only `suspects`: verify
   these keys.
 - A row that still lacks a column can't be called equal: its key is one of the `suspects`, too.
-- Columns that the source has dropped are not compared, nor columns that its layout as of the cut does not
-  have yet: no event has brought them. Events that landed under another key don't count.
+- Columns that the source has dropped are not compared, even if no event has shown that yet, nor columns that
+  its layout as of the cut does not have yet: no event has brought them.
+- Events that landed under another key don't count.
 - Rows marked as deleted (soft deletes) count as absent; their last values are not compared.
 - If somebody else has changed the Delta table's rows since the cut, its newest version is compared, which is
   what people read; the next merge rebuilds it (`merge.lake.commits`).
@@ -51,10 +52,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from connector.config import Config
-from connector.errors import ConfigurationError, DeltatideError, TableError
+from connector.errors import ConfigurationError, DeltatideError, GapError, TableError
 from connector.landing.format import CDC
 from connector.landing.manifest import DumpState, Manifest, TableState
-from connector.schema import TableName
+from connector.schema import TableName, TableSchema
 from merge.change_set import changes
 from merge.keys import TargetLayout, key_text, same_rows
 from merge.lake.commits import read_commits
@@ -279,7 +280,7 @@ class _Run:
         target, frontier = self._target_of(dump), self.frontiers.of(dump.table)
         state, version, upto, note = self._version(target, frontier)
         self.landing.check_end(upto)
-        self.landing.load(dump.started_in, upto)
+        self.landing.load(max(1, dump.started_in - 1), upto)
         plan = plan_verification(dump, self.landing, upto)
         schemas = self.landing.schemas((dump.table, id_) for id_ in plan.all_schema_ids)
         self._require_landed(dump, plan)
@@ -296,11 +297,21 @@ class _Run:
             bytes=sum(file.bytes for file in read),
         )
         projected = self.landing.projection(dump.table) is not None
-        return Sides(read, plan, schemas, newest, lake, verified, projected)
+        return Sides(read, plan, schemas, newest, lake, verified, projected, self._layout_before(dump))
+
+    def _layout_before(self, dump: DumpState) -> TableSchema | None:
+        """Return a table's layout as of the last manifest before a dump; None if there is none."""
+        try:
+            state = self.landing.get(dump.started_in - 1).tables.get(dump.table)
+        except GapError:  # or it is removed
+            return None
+        if state is None or state.schema_id is None:
+            return None
+        return self.landing.schemas([(dump.table, state.schema_id)])[state.schema_id]
 
     def _require_landed(self, dump: DumpState, plan: TablePlan) -> None:
         """Refuse a table if log is missing since its rows were read, unless a full dump has ended since."""
-        if plan.swept is not None and plan.swept >= plan.low:
+        if plan.swept_since_read:
             return
         manifests = (self.landing.get(number) for number in range(dump.started_in, plan.upto + 1))
         states = (manifest.tables.get(dump.table) for manifest in manifests)
