@@ -70,6 +70,11 @@ LEAST_ROWS = 10_000
 MOST_PIECES = 40
 """Requests of one run, at most: manifests list only the last hundred finished dumps."""
 
+MOST_LOOKED = 40
+"""Ranges to look at for either half of a run, at most: each takes a query, for which merges wait. Beyond that
+many tables too large for what is left, smaller ones wait for a later run, as the oldest is always taken.
+"""
+
 REST = timedelta(hours=1)
 
 _ERRORS: tuple[type[Exception], ...] = (DeltatideError, *TABLE_ERRORS)
@@ -207,12 +212,14 @@ def choose_turn(
     chosen: list[tuple[TableName, Piece, list[Ends]]] = []
     begun: set[tuple[TableName, int | None]] = set()
     undivided: set[TableName] = set()
+    looked = {True: 0, False: 0}
     for (table, whole), again in turns:
         kept, pieces = (half, MOST_PIECES // 2) if again else (0, MOST_PIECES)
-        if left <= kept or len(chosen) >= pieces:
+        if left <= kept or len(chosen) >= pieces or looked[again] >= MOST_LOOKED:
             continue
         if (table, whole.upto) in begun or table in undivided:
             continue
+        looked[again] += 1
         try:
             rows, piece, ranges = _divided(lake, table, whole, left - kept)
         except TABLE_ERRORS as error:

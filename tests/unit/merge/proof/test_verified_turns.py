@@ -13,7 +13,7 @@ from connector.landing.manifest import Manifest
 from connector.landing.verified import Asked, Ends, Piece, Verified
 from connector.schema import TableName
 from merge.proof import continuous
-from merge.proof.continuous import MOST_PIECES, ContinuousVerification, choose_turn
+from merge.proof.continuous import MOST_LOOKED, MOST_PIECES, ContinuousVerification, choose_turn
 from merge.proof.opened_lake import OpenedLake
 from tests.support.landing.landed import config_of
 
@@ -25,6 +25,7 @@ class Tables:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: dict[str, int]) -> None:
         self.rows = {TableName("public", name): count for name, count in rows.items()}
+        self.looked = 0
         self.record = Verified(lake="lake")
         for name, count in self.rows.items():
             self.record = self.record.naming([*self.record.tables, name]).counted(name, Piece(), count)
@@ -33,6 +34,7 @@ class Tables:
         monkeypatch.setattr(continuous, "_counted", lambda _, record, *__: record)
 
     def _divided(self, _: Any, table: TableName, whole: Piece, __: int) -> tuple[int, Piece, list[Ends]]:
+        self.looked += 1
         rows = self.rows[table]
         whole = whole.model_copy(update={"rows": rows})
         return rows, whole, [] if table.name.startswith("text") else [(whole.after, whole.upto)]
@@ -64,6 +66,18 @@ def test_a_table_too_large_for_a_run_has_its_turn_and_no_more_though_something_g
     assert all("small" in run for run in runs[1:])
     for name, least in (("text_a", 2), ("text_b", 2), ("z", 2)):
         assert least <= sum(name in run for run in runs[2:]) <= 6, (name, runs)
+
+
+def test_a_run_looks_at_few_tables_however_many_are_too_large_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is a query over a large table, and merges wait for them."""
+    large = {f"text_{n:03}" for n in range(100)}
+    tables = Tables(monkeypatch, {"a": 9, **dict.fromkeys(large, 60_000)})
+    assert tables.run(0, set()) == {"a"}
+    assert tables.looked <= MOST_LOOKED
+    assert set().union(*(tables.run(hour, large) for hour in range(1, 101))) >= large
+    tables.looked = 0
+    tables.run(101, large)
+    assert tables.looked <= 2 * MOST_LOOKED
 
 
 def test_a_request_is_not_given_up_while_a_merge_that_began_before_its_dump_is_slow() -> None:
