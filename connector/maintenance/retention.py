@@ -35,6 +35,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from itertools import chain, count, takewhile
 
 from connector.errors import FormatError, TransientError
 from connector.landing.consumers import Consumer, read_consumers
@@ -67,6 +68,7 @@ from connector.landing.manifest_store import (
 from connector.maintenance.records import update
 from connector.schema import TableName
 from connector.store.protocol import Store
+from connector.store.read_ahead import read_ahead
 
 BATCH = 500
 """Manifests removed at once, with their files."""
@@ -170,15 +172,15 @@ class History:
     def files_from(self, first: int) -> Iterator[LandedFile]:
         """List the files of all manifests from `first` on, even of those that land while this goes on.
 
-        Keeps no manifests in memory.
+        Keeps few manifests in memory.
         """
-        number = first
-        while (stored := self.reader.stored(number)) or number <= self.newest.number:
+        known = range(first, self.newest.number + 1)
+        later = takewhile(bool, map(self.reader.stored, count(known.stop)))
+        for number, stored in enumerate(chain(read_ahead(self.reader.stored, known), later), first):
             if stored:
                 yield from stored.files
             if block := read_compacted(self.store, number):
                 yield from block.files
-            number += 1
 
     def first_where(self, holds: Callable[[Manifest], bool], last: int) -> int:
         """Return the first manifest up to `last` for which `holds` is true, as it is for all later ones.
@@ -279,7 +281,7 @@ def remove_unneeded(
             removal.stopped = True
             return removal
         # Another run may be ahead of this one.
-        manifests = [manifest for number in some if (manifest := history.reader.stored(number))]
+        manifests = [manifest for manifest in read_ahead(history.reader.stored, some) if manifest]
         first_of_term = {manifest.term: manifest for manifest in reversed(manifests)}
         stubs = [manifest for term, manifest in first_of_term.items() if term not in terms]
         terms.update(first_of_term)

@@ -308,6 +308,24 @@ def test_a_file_that_landed_long_before_its_manifest_is_no_orphan() -> None:
     assert list(store.list("data/")) == [early.path, *files[91:]]
 
 
+def test_manifests_are_read_several_at_once_to_find_what_none_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand of them, at 20 ms each on S3, would take half an hour otherwise."""
+    store, files = landing_zone()
+    lost = data_path(T, "2026-01-03", "of-a-killed-agent")
+    store.put(lost, b"rows")
+    both, stored = threading.Barrier(2, timeout=5), ManifestReader.stored
+
+    def meet(reader: ManifestReader, number: int) -> StoredManifest | None:
+        if number in (110, 111):
+            both.wait()
+        return stored(reader, number)
+
+    monkeypatch.setattr(ManifestReader, "stored", meet)
+    found = retention.orphans(history_of(store), 100)
+    assert lost in found
+    assert set(files[99:]).isdisjoint(found)
+
+
 def test_state_objects_go_with_the_last_manifest_that_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connector.landing.manifest_object.FEW_BYTES", 0)
     store, writer = MemoryStore(), ManifestWriter(MemoryStore())
