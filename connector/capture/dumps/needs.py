@@ -24,16 +24,20 @@ from dataclasses import dataclass, field
 from connector.landing.manifest import DumpNeed, DumpState, TableState
 from connector.schema import TableName
 
+MOST_GAPS = 20
+"""How many gaps of a table are remembered: more than there are before a manifest records them."""
+
 
 @dataclass
 class DumpNeeds:
     """The needs of a source's tables; guarded by the lock of its `DumpQueue`.
 
-    `gaps`: those noted by this agent; `connector.capture.tables.Tables` decides which still count.
+    `gaps`: those noted last by this agent; `connector.capture.tables.Tables` decides which still count, and
+    keeps those that a manifest has recorded.
     """
 
     by_table: dict[TableName, DumpNeed] = field(default_factory=dict)
-    gaps: dict[TableName, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    gaps: dict[TableName, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Mapping[TableName, TableState]) -> DumpNeeds:
@@ -49,7 +53,8 @@ class DumpNeeds:
     def note_gap(self, table: TableName, epoch: int, floor: int | None) -> None:
         """Note that a table's log before a floor did not land, or did not show all changes."""
         if floor is not None:
-            self.gaps[table] = self.gaps.get(table, frozenset()) | {(epoch, floor)}
+            others = (gap for gap in self.gaps.get(table, ()) if gap != (epoch, floor))
+            self.gaps[table] = (*others, (epoch, floor))[-MOST_GAPS:]
 
     def with_dumps(self, dumps: Iterable[DumpState]) -> list[tuple[TableName, DumpState | DumpNeed]]:
         """List dumps and needs with their tables: everything that may have a floor or barrier."""

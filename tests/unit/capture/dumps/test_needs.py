@@ -9,7 +9,7 @@ import pytest
 from connector.capture import catalog_watcher
 from connector.capture.catalog_changes import stop_capturing
 from connector.capture.dumps.controls import carry_out
-from connector.capture.dumps.needs import DumpNeeds
+from connector.capture.dumps.needs import MOST_GAPS, DumpNeeds
 from connector.capture.dumps.queue import COMPLETED_KEPT, DumpQueue
 from connector.capture.dumps.tasks import FinishedChunk, PlanTask, ReadTask
 from connector.capture.dumps.workers import DumpWorkers
@@ -189,6 +189,17 @@ def test_log_that_did_not_land_is_told_of_until_a_full_dump_has_ended_whatever_b
     complete(dumps, tables, 7)
     assert gaps(7) == told  # the manifest that ends them names them, too
     assert gaps(8) == []
+
+
+def test_gaps_that_are_repaired_day_after_day_are_not_kept() -> None:
+    """All that are remembered are compared with those of the table, for each manifest."""
+    dumps, tables = DumpQueue([], epoch=1), captured(ITEMS)
+    for day in range(1, 100):
+        dumps.require(ITEMS, day * 50, None)
+        dumps.add(ITEMS, manifest=day, reason="repair", floor=day * 50)
+        assert states(dumps, tables, day)[ITEMS].gaps[-1] == (1, day * 50)
+    assert len(dumps.needs.gaps[ITEMS]) == MOST_GAPS
+    assert len(tables.states[ITEMS].gaps) == 99, "no dump has ended"
 
 
 @pytest.mark.parametrize("lost", [True, False])
