@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -55,6 +55,7 @@ from connector.landing.requests import (
     reject,
     why_not_dumped,
 )
+from connector.masking.columns import LANDS_MASKED
 from connector.schema import TableName
 from connector.source import Source
 from connector.store.protocol import Store
@@ -222,7 +223,7 @@ class RequestIntake(BackgroundThread):
         if isinstance(request, ControlRequest):
             carry_out(request, self._dumps, self._tables)
             return
-        names = list(dict.fromkeys(request.tables or filter(self._tables.has_key, self._tables.states)))
+        names = list(dict.fromkeys(request.tables or self._all_tables(request)))
         if not names:
             raise RequestError("no table can be dumped: only changes are captured")
         quarantined = [name for name in names if self._require_dumpable(request, name)]
@@ -248,6 +249,17 @@ class RequestIntake(BackgroundThread):
                 floor=position if request.reason == "missing" else None,
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
+
+    def _all_tables(self, request: DumpRequest) -> Iterator[TableName]:
+        """List the tables that a dump of all is of; who has a masked column shown has to name its table."""
+        for name in filter(self._tables.has_key, list(self._tables.states)):
+            reason = self._tables.states[name].reason
+            if LANDS_MASKED in (reason or ""):
+                text = f"request {request.id} skips {name}: {reason}; a dump of it by name lands it so"
+                log.error("%s", text)
+                self._tables.notice(name, "dump", text)
+            else:
+                yield name
 
     def _require_dumpable(self, request: DumpRequest, name: TableName) -> bool:
         """Return whether a table is quarantined; `RequestError` if it can't be dumped as asked."""

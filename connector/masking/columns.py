@@ -27,13 +27,16 @@ from connector.masking.values import masked
 from connector.schema import Column, TableName, TableSchema, fold, folded
 from connector.source import ChunkRows
 
+LANDS_MASKED = "which lands masked"
+"""In the reason why a table is quarantined that would show a masked column."""
+
 
 def shown_unmasked(table: TableName, was: str, name: str) -> TableError:
     """Build the error for a column that landed masked, and would land as it is under another name."""
     what = "name it in mask, too; or in unmasked, if it is another column"
     return TableError(
         table,
-        f"column {name!r} was {was!r}, which lands masked",
+        f"column {name!r} was {was!r}, {LANDS_MASKED}",
         hint=f"in {table.section}, {what}: deltatide reload",
     )
 

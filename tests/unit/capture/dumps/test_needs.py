@@ -19,6 +19,7 @@ from connector.errors import RequestError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import DumpState, Manifest, TableState
 from connector.landing.requests import ControlRequest, DumpRequest, submit
+from connector.masking.columns import shown_unmasked
 from connector.schema import Column, TableName, TableSchema
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
@@ -189,6 +190,19 @@ def test_log_that_did_not_land_is_told_of_until_a_full_dump_has_ended_whatever_b
     complete(dumps, tables, 7)
     assert gaps(7) == told  # the manifest that ends them names them, too
     assert gaps(8) == []
+
+
+def test_a_dump_of_all_tables_does_not_release_one_that_would_show_a_masked_column() -> None:
+    """Nobody has read what would land then. A dump that names the table says that somebody has."""
+    parts = TableName.parse("public.parts")
+    dumps, tables = DumpQueue([], epoch=1), captured(ITEMS, parts)
+    tables.quarantine_unfit(shown_unmasked(ITEMS, "ssn", "note"), 50)
+    tables.take_notices()
+    request(dumps, tables, 60)
+    assert [d.table for d in dumps.states] == [parts]
+    assert tables.states[ITEMS].state == "quarantined"
+    (notice,) = tables.take_notices()
+    assert "'note' was 'ssn', which lands masked; a dump of it by name lands it so" in notice.text
 
 
 def test_gaps_that_are_repaired_day_after_day_are_not_kept() -> None:
