@@ -350,7 +350,9 @@ class MergeRun:
         idle = plan.is_empty and frontier.version is not None and frontier.version >= job.state.built_since
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
         if merged.why_broken is None:
-            waits = bool(merged.report.missing) and self._may_request_again(frontier, target)
+            # Of those left, this merge may just have requested all: each only once, or it is dumped twice.
+            waits = (merged.report.missing or 0) > merged.report.requested
+            waits = waits and self._may_request_again(frontier, target)
             return replace(merged.report, requested=job.request_missing_again()) if waits else merged.report
         log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.why_broken)
         return self._rewrite(target).continued(frontier, merged.last)

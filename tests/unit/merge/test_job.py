@@ -23,6 +23,7 @@ from merge.report import TableReport
 from merge.shapes.shape import chosen_tables
 from merge.spark.session_pool import SessionPool
 from merge.spark.unreachable import StoreError
+from merge.table import Merged
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
 
 A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
@@ -197,6 +198,28 @@ def test_rows_of_a_quarantined_table_are_not_asked_for(state: Any) -> None:
     run = run_of(zone, frontiers_at(1))
     target = targets_of(run.config, [A.table])[A.table]
     assert run._may_request_again(Frontier(1, 5, "id", missing=3), target) == (state == "captured")
+
+
+@pytest.mark.parametrize(("requested", "again"), [(3, False), (2, True), (0, True)])
+def test_rows_that_a_merge_has_just_requested_are_not_requested_again(
+    requested: int, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where keys change all the time, each merge finds rows that the one before left waiting, and others."""
+    run = run_of(zone_of(9), frontiers_at(8, a=Frontier(8, 5, "id", missing=3)))
+    report = TableReport(A.table, 9, 6, id="id", missing=3, requested=requested)
+    plan = SimpleNamespace(is_empty=False, rows=1, state=run.manifest.tables[A.table])
+    asked = list[int]()
+    merging = SimpleNamespace(
+        plan=plan,
+        state=SimpleNamespace(built_since=0),
+        merge=lambda _: Merged(report, None),
+        request_missing_again=lambda: asked.append(3) or 3,  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr(job, "plan_past_holes", lambda *_: plan)
+    monkeypatch.setattr(job, "read_state", lambda *_: SimpleNamespace(id="id"))
+    monkeypatch.setattr(job.TableJob, "prepared", lambda *_: merging)
+    found = run.merge(targets_of(run.config, [A.table])[A.table])
+    assert (found.error, found.requested, asked) == (None, 3 if again else requested, [3] if again else [])
 
 
 def test_requests_are_looked_for_without_being_opened() -> None:
