@@ -1,8 +1,8 @@
-"""Tables as the log, or a chunk of a dump, has them: what a check of the catalog may not have seen."""
+"""Tables as the log, or a chunk of a dump, has them; and columns, as a look at the catalog shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from connector.schema import TableName
@@ -37,5 +37,21 @@ Positions = Callable[[TableName, LoggedTable], int]
 
 
 def shows_all(_xid: int) -> bool:
-    """Stand for a check that shows each transaction of the log from before it."""
+    """Stand for a look that shows each transaction of the log from before it."""
     return True
+
+
+@dataclass(frozen=True)
+class ColumnLook:
+    """The columns of tables, as one snapshot of the catalog shows them, between two ends of the log.
+
+    By table, and by the columns' names, as the lake compares them. `ids`: what stays when a column is
+    renamed. `versions`: what changes whenever it is altered. Both are empty if the database has no such ids.
+    `shows`: whether it shows a transaction of the log (`LoggedTable.xid`), which may be before `begun`.
+    """
+
+    begun: int = 0
+    position: int = 0
+    ids: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
+    versions: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
+    shows: Callable[[int], bool] = field(default=shows_all, compare=False)

@@ -23,7 +23,7 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.event_batch import Decoded
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
-from connector.logged_table import LoggedTable, Positions, shows_all
+from connector.logged_table import ColumnLook, LoggedTable, Positions
 from connector.schema import TableComments, TableName, TableSchema
 
 
@@ -143,9 +143,7 @@ class CatalogSnapshot:
     examined now because other sessions hold locks on them (`busy`; nothing is known of these). `unprepared`:
     tables whose changes the log carries only after `Source.prepare`. `columns`: the columns that land, if the
     log does not show every layout change. `comments`: of those tables in `tables` that have any; as they are
-    no part of a layout or a fingerprint, nothing else follows from them. `column_ids`: by the columns' names,
-    as the lake compares them, what stays when they are renamed; empty if the database has no such ids.
-    `shows`: whether it shows a transaction of the log (`LoggedTable.xid`), which may be before `begun`.
+    no part of a layout or a fingerprint, nothing else follows from them. `look`: their columns.
     """
 
     tables: Mapping[TableName, str]
@@ -157,8 +155,7 @@ class CatalogSnapshot:
     busy: frozenset[TableName] = frozenset()
     begun: int = 0
     comments: Mapping[TableName, TableComments] = field(default_factory=dict)
-    column_ids: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
-    shows: Callable[[int], bool] = field(default=shows_all, compare=False)
+    look: ColumnLook = field(default_factory=ColumnLook)
 
 
 class Segment(Protocol):
@@ -400,6 +397,9 @@ class Source(Protocol):
 
         `known`: the remembered fingerprints. For what can't be judged yet, the known one is returned.
         """
+
+    def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
+        """Check the columns of these tables alone; quick. Empty if columns have no ids."""
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Return what may have changed rows without row events between two fingerprints of one table."""

@@ -182,7 +182,7 @@ def queue_initial_and_repair_dumps(
             dumps.add(name, manifest=number, reason="initial", floor=floor, xid_barrier=barrier)
         else:
             tables.update(name, reported_upto=(dumps.epoch, floor))
-    tables.note_names(catalog_snapshot)
+    tables.note_names(catalog_snapshot.look)
     dumps.start_unblocked(source.position_past_barrier)
     return catalog_snapshot
 
@@ -239,7 +239,7 @@ def repair_unlogged(
     `GapError`, and nothing is recorded, if log is lost and the configuration says to stop.
     """
     quarantine_unfit(tables, catalog_snapshot)
-    tables.note_names(catalog_snapshot)
+    tables.note_names(catalog_snapshot.look)
     seen = {
         name: fingerprint
         for name, fingerprint in catalog_snapshot.tables.items()

@@ -1,43 +1,48 @@
 """Withholds rows of tables that hide columns, unless it is certain which columns they have.
 
-The log names the columns of a row, and masks go by these names. Only the catalog has what stays with a column
-when its name passes to another: its number. It shows that at moments, whose position in the log is not that
-of the rows. So a row's columns are those of a check of the catalog only as far as this follows from what the
-row's description, the check before and the check after have in common.
+The log names the columns of a row, and masks go by these names. Only the catalog has what stays with a
+column when its name passes to another: its number, and a version that each ALTER of the column changes. A
+look at the catalog shows both at a moment whose position in the log is not that of the rows. But looks show
+transactions and ALTERs in their order (`connector.capture.column_looks`). So between two looks that show a
+column with the same name, number and version, the log has that name for that column alone.
 
-Invariant: of a table that masks or leaves out columns, a row lands only if each of these columns has one
-place in the row's layout, by the checks before and after it, and there the name that one of them shows; or
-if its dump has read the numbers itself. Logged rows of a table that the check after does not show never do.
+Invariant: of a table that masks or leaves out columns, rows land only if each name under which values would
+land as they are is proven: in the log, by the look before and the look after the rows; in a dump, which reads
+the numbers itself, by either. Logged rows with other names land, too, if the table is in the catalog still,
+and each hidden column has a proven name: then the others are columns that no look has shown hidden.
 
-A hidden column may have come after the check before, and have another name by the check after. So each of
-the columns that came meanwhile may be one whose name only the log shows, and its names stay known.
+A hidden name that the log or a look has had in between, and the last look has not, is that of a column that
+came meanwhile. Until log has landed up to that look, it counts as a hidden column without a proven name. Each
+of the columns that came may be the one that the log had: that it may have had this name stays known.
+
+Rows wait in the landing zone, without a manifest, while a look does not show their transaction yet: it waits
+for a synchronous standby. Log is read and landed on meanwhile; after `WAIT_SECONDS` they are withheld.
 
 What does not land is withheld with its whole manifest's rows of that table: the next check queues a dump of
 it, or it is no longer captured. Nobody has to do anything, and until then no cut is exact.
 
-Numbers grow and are never used again, and columns are in their order. So between two checks a column has at
-most as many columns on its left as before, and at least as many as after; on its right at least those that
-both have::
+Example, where `ssn` is masked::
 
-    before: id 1, a 2, ssn 3      after: id 1, ssn 3
-    id, ssn                       ssn is 3
-    id, a, ssn                    3 may be ssn or a: a was dropped, 3 became a, and a new ssn came and went
+    before                 after                  description
+    id 1, a 2, ssn 3       id 1, ssn 3            id, a, ssn: lands, unless 3 was altered: it may have been a
+    id 1, ssn 2, note 3    id 1, note 2           id, note: does not land, as note may be 2; id, ssn: lands
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from connector.capture.dumps.queue import DumpQueue
 from connector.capture.dumps.tasks import FinishedChunk
 from connector.capture.lander import LandedSegment
-from connector.capture.tables import Tables
+from connector.capture.tables import Tables, has_ids
 from connector.config import Config, TableConfig
 from connector.errors import TableError
 from connector.landing.column_names import ColumnNames, table_of
-from connector.landing.manifest import InvisibleCommit, Manifest
+from connector.landing.manifest import Manifest
 from connector.logged_table import LoggedTable
 from connector.masking.columns import check_renamed
 from connector.schema import TableName, fold, folded
@@ -47,61 +52,79 @@ log = logging.getLogger(__name__)
 
 WITHHELD = "rows did not land, since columns that it masks or leaves out may have had another name"
 
+WAIT_SECONDS = 30.0
+"""How long all log waits for a description to become visible: a standby restarts in less."""
+
+LOOK_SECONDS = 0.2
+"""How often to look meanwhile."""
+
 
 class HiddenColumns:
     """Judges what is about to be committed. Used by the capture loop's thread.
 
     A description stays in question until it is certain, since the log may not repeat it; or until log has
-    landed up to a check that shows it, and all changes that checks have seen. From there on the log describes
-    the table as the check shows it, or again.
+    landed up to a look that shows it, and all changes that looks have seen. From there on the log describes
+    the table as the look shows it, or again.
     """
 
-    def __init__(self, source: Source, tables: Tables, dumps: DumpQueue) -> None:
-        self._source, self._tables, self._dumps = source, tables, dumps
+    def __init__(
+        self,
+        source: Source,
+        tables: Tables,
+        dumps: DumpQueue,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source, self._tables, self._dumps, self._clock = source, tables, dumps, clock
         self._in_question: dict[TableName, LoggedTable] = {}
+        self._unseen_since: dict[LoggedTable, float] = {}
+        self._look_again = 0.0
 
     def withhold(
-        self,
-        landed: LandedSegment,
-        chunks: Sequence[FinishedChunk],
-        newest: Manifest,
-        invisible: Collection[InvisibleCommit],
-        config: Config,
-    ) -> None:
-        """Drop rows that must not land from `landed`, and dumps that have read such; may check the catalog.
+        self, landed: LandedSegment, chunks: Sequence[FinishedChunk], newest: Manifest, config: Config
+    ) -> bool:
+        """Drop rows that must not land from `landed`, and dumps that have read such; may look at the catalog.
 
-        `newest`: up to which log has landed. `invisible`: commits that a check need not show. What may fail
-        comes before any change.
+        `newest`: up to which log has landed. Return whether `landed` may be committed; if not, nothing has
+        been dropped, and it may soon, or with what has landed by then. What may fail comes before any change.
         """
+        if self._clock() < self._look_again:
+            return False
         self._tables.note_landed(newest.position)
         self._forget_landed(newest.position)
         described = self._described(landed, chunks, config)
         layouts = [s for s, _ in landed.layouts]
         layouts += [c.schema for c in chunks if c.task.dump.kind != "checksums"]
-        may_rename = self._tables.may_rename(layouts, landed.position)
-        if not (described or may_rename):
-            return
-        if may_rename or self._needs_check(described, config):
-            self._tables.note_names(self._source.check_catalog(self._tables.fingerprints()))
-        unseen = {commit.lsn for commit in invisible}
+        concerned = {table for table, some in described.items() if self._needs_look(some, config)}
+        concerned |= self._tables.may_rename(layouts, landed.position)
+        if concerned:
+            self._tables.note_names(self._source.look_at_columns(concerned), concerned)
+        if self._must_wait(described):
+            self._look_again = self._clock() + LOOK_SECONDS
+            return False
         for table, some in described.items():
             self._note_hidden_between(some, config)
-            uncertain = [
-                each
-                for each in some
-                if not self._is_certain(each, config) or (each.lsn in unseen and not each.numbers)
-            ]
+            uncertain = [each for each in some if not self._is_certain(each, config)]
             self._keep_in_question(table, some, uncertain)
             if uncertain and self._tables.states[table].state == "captured":
                 self._drop(uncertain, landed, newest.number + 1)
+        return True
+
+    def _must_wait(self, described: Mapping[TableName, Sequence[LoggedTable]]) -> bool:
+        """Return whether a transaction that has described a table may be visible soon; each may be late once.
+
+        The time counts from its first look, also if the log is opened again meanwhile.
+        """
+        now, known = self._clock(), self._in_question.values()
+        logged = [each for some in described.values() for each in some if not (each.numbers or each in known)]
+        unseen = [each for each in logged if not self._tables.looks.tells_of(each)]
+        self._unseen_since = {each: self._unseen_since.get(each, now) for each in unseen}
+        return any(now < since + WAIT_SECONDS for since in self._unseen_since.values())
 
     def _forget_landed(self, position: int) -> None:
-        """Drop descriptions in question that no row after a position has, or only as checks show them."""
-        seen_at, states = self._tables.names_seen_at, self._tables.states
+        """Drop descriptions in question that no row after a position has, or only as looks show them."""
         for table, each in list(self._in_question.items()):
-            names = states[table].column_names if table in states else None
-            is_pending = names is not None and (names.earlier or names.upto)
-            if each.lsn < seen_at <= position and self._tables.shows(each.xid) and not is_pending:
+            looks, names = self._tables.looks, self._names(table)
+            if looks.tells_of(each) and looks.last(table).begun <= position and not names.upto:
                 del self._in_question[table]
 
     def _described(
@@ -120,39 +143,39 @@ class HiddenColumns:
 
     def _hides(self, table: TableName, config: Config) -> bool:
         """Return whether a table lands that hides columns which have numbers."""
-        state, settings = self._tables.states.get(table), config.table(table)
-        hides = bool(settings.mask or settings.exclude_columns)
-        return hides and bool(state and state.state == "captured" and _ids(state.column_names))
+        state = self._tables.states.get(table)
+        return bool(state and state.state == "captured" and has_ids(state) and _hidden(config.table(table)))
 
-    def _needs_check(self, described: Mapping[TableName, Sequence[LoggedTable]], config: Config) -> bool:
-        """Return whether the last check may not show what rows are of, or a dump has read other numbers."""
-        every = [each for some in described.values() for each in some]
-        if any(each in self._in_question.values() for each in every):
-            return True
+    def _names(self, table: TableName) -> ColumnNames:
+        state = self._tables.states.get(table)
+        return (state.column_names if state is not None else None) or ColumnNames()
+
+    def _needs_look(self, described: Iterable[LoggedTable], config: Config) -> bool:
+        """Return whether the last look may not tell what rows are of, or a dump has read other numbers."""
         return any(
             not self._is_certain(each, config) or bool(self._hidden_between(each, config))
             if each.numbers
-            else each.lsn >= self._tables.names_seen_at or not self._tables.shows(each.xid)
-            for each in every
+            else each in self._in_question.values() or not self._is_told(each)
+            for each in described
         )
 
     def _hidden_between(self, each: LoggedTable, config: Config) -> dict[int, set[str]]:
-        """Return hidden names that no check has shown, by the ids of columns that may have had them.
+        """Return hidden names that no look has shown, by the ids of columns that may have had them.
 
-        In a dump, that is the column with this number; in the log, any that came between the two checks, and
+        In a dump, that is the column with this number; in the log, any that came between the two looks, and
         of a table that came itself, any but those of the key, which can't be hidden.
         """
-        state, settings = self._tables.states[each.table], config.table(each.table)
-        names = state.column_names
-        if names is None or table_of(names.ids.values()) != each.id:
+        names = self._names(each.table)
+        if table_of(names.ids.values()) != each.id:
             return {}
-        hidden = folded([*settings.mask, *settings.exclude_columns]).intersection(folded(each.columns))
+        hidden = _hidden(config.table(each.table)).intersection(folded(each.columns))
         if each.numbers:
             pairs = zip(map(fold, each.columns), each.numbers, strict=True)
             had = {id_: {name} & hidden for name, id_ in pairs}
         else:
-            before = names.before(each.id)
-            unshown, passed = hidden - names.ids.keys() - before.keys(), () if before else folded(state.key)
+            before = {} if names.first_upto else names.before(each.id)
+            unshown = hidden - names.ids.keys() - names.before(each.id).keys()
+            passed = () if before else folded(self._tables.states[each.table].key)
             came = (id_ for name, id_ in names.ids.items() if name not in passed)
             had = {id_: unshown for id_ in came if id_ not in before.values()}
         shown = {id_: {name, *names.others_of(name)} for name, id_ in names.ids.items()}
@@ -161,9 +184,10 @@ class HiddenColumns:
     def _note_hidden_between(self, described: Iterable[LoggedTable], config: Config) -> None:
         """Remember such names. Quarantines a table in which such a column would land unmasked."""
         for each in described:
+            self._note_met(each, config)
             if not (had := self._hidden_between(each, config)):
                 continue
-            names = (self._tables.states[each.table].column_names or ColumnNames()).had(had)
+            names = self._names(each.table).had(had)
             self._tables.update(each.table, column_names=names)
             try:
                 for name in (name for name, id_ in names.ids.items() if id_ in had):
@@ -171,22 +195,25 @@ class HiddenColumns:
             except TableError as error:
                 self._tables.quarantine_unfit(error, each.lsn)
 
+    def _note_met(self, each: LoggedTable, config: Config) -> None:
+        """Remember hidden names in the log that no look has shown, also if no column came."""
+        names = self._names(each.table)
+        shown = {*names.ids, *names.before(each.id)}
+        met = _hidden(config.table(each.table)).intersection(folded(each.columns)) - shown
+        if met and not each.numbers and table_of(names.ids.values()) == each.id:
+            upto = self._tables.looks.last(each.table).position
+            self._tables.update(each.table, column_names=names.meeting(met, upto))
+
     def _is_certain(self, each: LoggedTable, config: Config) -> bool:
-        """Return whether each hidden column may have just one name in a description, and that is shown."""
-        names, settings = self._tables.states[each.table].column_names, config.table(each.table)
-        if names is None:
-            return False
-        after, earlier = names.ids, names.earlier or names.ids
-        shows = each.table in self._tables.numbered and table_of(after.values()) == each.id
-        if not (each.numbers or shows):
-            return False
-        before = earlier if table_of(earlier.values()) == each.id else {}
-        for id_ in _hidden(names, before, settings):
-            may_have = _names_of(id_, each, before.values(), after.values())
-            shown = {name for ids in (before, after) for name, its in ids.items() if its == id_}
-            if may_have is None or len(may_have) > 1 or not may_have <= {*shown, *folded(settings.unmasked)}:
-                return False
-        return True
+        """Return whether no value of a hidden column can be under a name that lands as it is."""
+        is_told = bool(each.numbers) or self._is_told(each)
+        return is_told and may_land(each, self._names(each.table), config.table(each.table))
+
+    def _is_told(self, each: LoggedTable) -> bool:
+        """Return whether the last look shows the table and transaction of a description in the log."""
+        looks = self._tables.looks
+        its = looks.last(each.table).ids.get(each.table, {})
+        return looks.tells_of(each) and table_of(its.values()) == each.id
 
     def _keep_in_question(
         self, table: TableName, described: Sequence[LoggedTable], uncertain: Sequence[LoggedTable]
@@ -224,36 +251,35 @@ class HiddenColumns:
             self._dumps.add(table, manifest=number, reason="repair", floor=position)
 
 
-def _names_of(
-    id_: int, each: LoggedTable, before: Collection[int], after: Collection[int]
-) -> set[str] | None:
-    """Return the names that a column may have in a description; None if that does not fit the checks."""
-    columns = [fold(name) for name in each.columns]
-    if each.numbers:
-        return {name for name, number in zip(columns, each.numbers, strict=True) if number == id_}
-    places = places_of(id_, len(columns), before, after)
-    return {columns[place] for place in places} if places or id_ not in after else None
+def may_land(each: LoggedTable, names: ColumnNames, settings: TableConfig) -> bool:
+    """Return whether no value of a hidden column can be under a name that lands as it is.
 
-
-def places_of(id_: int, columns: int, before: Collection[int], after: Collection[int]) -> range:
-    """Return the places that a column may have had among so many, between two checks that show these ids.
-
-    Empty if it can't have been there, or the checks don't fit together.
+    `names`: as of the look before and the look after.
     """
-    left, most_left = sum(other < id_ for other in after), sum(other < id_ for other in before)
-    right = sum(other > id_ for other in {*before} & {*after})
-    return range(left, min(most_left, columns - 1 - right) + 1)
+    shown = _landing_as_they_are(each.columns, settings)
+    if each.numbers:
+        pairs = {*zip(map(fold, each.columns), each.numbers, strict=True)}
+        unproven = pairs - names.ids.items() - names.earlier.items()
+        return shown.isdisjoint(name for name, _ in unproven)
+    lasted = names.lasted(each.id)
+    return shown <= lasted.keys() or not _may_have_moved(names, each.id, lasted.values(), settings)
 
 
-def _ids(names: ColumnNames | None) -> Mapping[str, int]:
-    return names.ids if names is not None else {}
+def _hidden(settings: TableConfig) -> set[str]:
+    """Return the names of the columns that are masked or left out."""
+    return folded([*settings.mask, *settings.exclude_columns])
 
 
-def _hidden(names: ColumnNames, earlier: Mapping[str, int], settings: TableConfig) -> list[int]:
-    """Return the ids of the columns that were masked or left out under one of their names."""
-    hidden = folded([*settings.mask, *settings.exclude_columns])
-    return [
-        id_
-        for name, id_ in earlier.items()
-        if not hidden.isdisjoint({name, *names.renamed.get(str(id_), ())})
-    ]
+def _landing_as_they_are(columns: Iterable[str], settings: TableConfig) -> set[str]:
+    """Return those of a description's names under which values reach the lake, and nobody has said so."""
+    names = folded(columns) - _hidden(settings) - folded(settings.unmasked)
+    return names if settings.columns is None else names & folded(settings.columns)
+
+
+def _may_have_moved(names: ColumnNames, table: int, lasted: Iterable[int], settings: TableConfig) -> bool:
+    """Return whether a column that was hidden under one of its names may have had another one since."""
+    hidden, stayed = _hidden(settings), {*lasted}
+    return not hidden.isdisjoint(names.met) or any(
+        id_ not in stayed and not hidden.isdisjoint({name, *names.names_of(id_)})
+        for name, id_ in names.before(table).items()
+    )

@@ -192,6 +192,7 @@ class Landings:
         self._lander, self._pool = lander, pool
         self._queue: deque[list[Future[LandedSegment]]] = deque()
         self._open: list[Future[LandedSegment]] = []
+        self._returned: LandedSegment | None = None
 
     @property
     def in_flight(self) -> bool:
@@ -229,7 +230,7 @@ class Landings:
 
     def take_landed(self, *, wait: bool = False) -> LandedSegment | None:
         """Return all that has landed since the last call, as one, or None. `wait`: for at least one."""
-        landed: LandedSegment | None = None
+        landed, self._returned = self._returned, None
         while self._queue and (wait or all(f.done() for f in self._queue[0])):
             wait = False
             for future in self._queue.popleft():
@@ -240,8 +241,13 @@ class Landings:
                     landed.add(part)
         return landed
 
+    def give_back(self, landed: LandedSegment) -> None:
+        """Return what was taken and can't be committed yet; it is taken again, with what lands meanwhile."""
+        self._returned = landed
+
     def forget(self) -> None:
         """Drop segments that were not taken; no manifest names their files."""
+        self._returned = None
         for group in (*self._queue, self._open):
             for future in group:
                 future.cancel()

@@ -368,19 +368,18 @@ class Capture:
         if landed is None:
             if landings.in_flight or reader.buffered_rows or not self._state_due(reader):
                 return
-            landed = self._nothing_landed()
-        self._commit(landed, reader)
-        reader.confirm(landed.position)
+            landed = LandedSegment(resume_point_of(self._manifest_history.newest))
+        if not self._commit(landed, reader):
+            landings.give_back(landed)
 
-    def _nothing_landed(self) -> LandedSegment:
-        return LandedSegment(resume_point_of(self._manifest_history.newest))
-
-    def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
+    def _commit(self, landed: LandedSegment, reader: LogReader) -> bool:
+        """Commit what has landed, and confirm it, unless it has to wait; return whether it is committed."""
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
         self._tables.note_renames(landed.renamed, self._config)
-        self._hidden_columns.withhold(landed, chunks, newest, not_yet_visible, self._config)
+        if not self._hidden_columns.withhold(landed, chunks, newest, self._config):
+            return False
         last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
         end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
@@ -389,8 +388,7 @@ class Capture:
             self._repair(self._tables.adopt(schema, changed), number, changed)
         self._tables.note_before_images(landed.before_images)
         end_dumps_of_quarantined(self._tables, self._dumps)
-        files = self._tables.landing(landed.files)
-        files += self._claim_chunks(landed, chunks, number)
+        files = [*self._tables.landing(landed.files), *self._claim_chunks(landed, chunks, number)]
         if forget_contradicted_checks(
             self._source, self._tables, self._dumps, landed.logged, landed.position
         ):
@@ -409,6 +407,8 @@ class Capture:
         self._last_commit = time.monotonic()
         self._intake.committed()
         self.progress.committed(manifest, landed.events)
+        reader.confirm(landed.position)
+        return True
 
     def _repair(self, repair: Repair | None, number: int, changed: int) -> None:
         """Queue a dump that is certain to see the layout change: earlier rows would lack values."""
@@ -445,6 +445,6 @@ class Capture:
             self._commit_landed(reader, landings, wait=True)
         newest = self._manifest_history.newest
         if self._has_news() or self._tables.notices or self._dumps.committable(newest.position):
-            self._commit(self._nothing_landed(), reader)
+            self._commit(LandedSegment(resume_point_of(newest)), reader)
         newest = self._manifest_history.newest
         log.info("stopped at %s, manifest %s", newest.position_text, newest.number)

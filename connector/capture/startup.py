@@ -118,7 +118,7 @@ def _begin(
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
-    tables.note_names(catalog_snapshot)
+    tables.note_names(catalog_snapshot.look)
     land_new_comments(tables, lander, catalog_snapshot, 1)
     manifest_history.begin(
         source.identity().model_copy(update={"server": resume_point.server}),

@@ -18,22 +18,22 @@ import logging
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from connector.capture.column_looks import ColumnLooks
 from connector.capture.dumps.needs import DumpNeeds
 from connector.config import Config, TableConfig
 from connector.errors import TableError
 from connector.landing.column_names import ColumnNames
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
-from connector.logged_table import shows_all
-from connector.masking.columns import check_renamed, shown_unmasked
+from connector.logged_table import ColumnLook
+from connector.masking.columns import check_renamed, landed_masked
 from connector.position import Position
-from connector.schema import TableComments, TableName, TableSchema, fold, folded
-from connector.source import CatalogSnapshot
+from connector.schema import TableComments, TableName, TableSchema, folded
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,7 @@ class Tables:
     `joined`: those that the log began to carry lately, and that no check of the catalog has seen since.
     `columns_keep_order`: see `Source.keeps_column_order`. `config`: its tables say what is `unmasked`.
     `comments_news`: comments have changed since the last `snapshot`. `former_names`: of the columns of tables
-    that are no longer captured. `names_seen_at`: where the last check of columns' names began; `numbered`:
-    the tables whose columns it showed; `shows`: see `CatalogSnapshot`.
+    that are no longer captured.
     """
 
     states: dict[TableName, TableState]
@@ -65,9 +64,7 @@ class Tables:
     config: Config | None = None
     comments_news: bool = False
     former_names: dict[TableName, ColumnNames] = field(default_factory=dict)
-    names_seen_at: int = 0
-    numbered: frozenset[TableName] = frozenset()
-    shows: Callable[[int], bool] = shows_all
+    looks: ColumnLooks = field(default_factory=ColumnLooks)
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
@@ -194,7 +191,7 @@ class Tables:
     def begin_epoch(self) -> None:
         """Forget where layouts were seen: positions of different epochs can't be compared."""
         self._adopted_at.clear()
-        self.names_seen_at = 0
+        self.looks.forget()
         self.note_landed(sys.maxsize)
 
     def note_columns(self, table: TableName, columns: Collection[str]) -> None:
@@ -214,32 +211,36 @@ class Tables:
             if (names := state.column_names) is not None and (now := names.landed(position)) is not names:
                 self.update(table, column_names=now)
 
-    def note_names(self, check: CatalogSnapshot) -> None:
-        """Remember the names of columns that a check of the catalog has found."""
-        self.note_column_ids(check.column_ids, check.begun, check.position)
-        self.shows = check.shows
+    def note_names(self, look: ColumnLook, among: Iterable[TableName] | None = None) -> None:
+        """Remember the names of columns that a look at these tables, or all, has found.
 
-    def note_column_ids(
-        self, found: Mapping[TableName, Mapping[str, int]], seen_at: int, upto: int | None = None
-    ) -> None:
-        """Remember the names of columns, as of a check begun at `seen_at`; see `adopt` for masked ones.
-
-        `upto`: where it ended.
+        See `adopt` for masked ones.
         """
-        self.names_seen_at, self.numbered = seen_at, frozenset(found)
-        for table in found.keys() & self.states.keys():
-            names = self.states[table].column_names or ColumnNames()
-            names = names.seen(found[table], seen_at if upto is None else upto)
+        self.looks.note(look, self.states if among is None else among)
+        for table in look.ids.keys() & self.states.keys():
+            before = self.states[table].column_names or ColumnNames()
+            names = before.seen(look.ids[table], look.position, look.versions.get(table))
             self.update(table, column_names=names)
-            if table in self.schemas:
-                self.quarantine_unmasked(self.schemas[table], seen_at)
+            if not (table in self.schemas and self.quarantine_unmasked(self.schemas[table], look.begun)):
+                self._quarantine_renamed(table, before, names, look.begun)
+
+    def _quarantine_renamed(self, table: TableName, before: ColumnNames, now: ColumnNames, lsn: int) -> None:
+        """Quarantine a table if a look has found a masked column, which may not have landed yet, renamed."""
+        settings = self.config.table(table) if self.config is not None else TableConfig()
+        try:
+            for name in (n for n, i in now.ids.items() if now.names_of(i) != before.names_of(i)):
+                check_renamed(table, settings, name, sorted(now.others_of(name)))
+        except TableError as error:
+            self._quarantine_shown(error, lsn)
 
     def quarantine_unmasked(self, schema: TableSchema, seen_at: int) -> bool:
         """Quarantine a table if a layout would show a column that has landed masked; return whether."""
         known, state = self.schemas.get(schema.table), self.states.get(schema.table)
         names = state.column_names if state is not None else None
         settings = self.config.table(schema.table) if self.config is not None else TableConfig()
-        shown = _unmasked(names, known, schema, settings) if known is not None and names is not None else None
+        if known is None or names is None:
+            return False
+        shown = landed_masked(names, known, schema, settings)
         if shown is not None:
             self._quarantine_shown(shown, seen_at)
         return shown is not None
@@ -275,16 +276,15 @@ class Tables:
         if new is not known:
             self.update(name, column_names=new)
 
-    def may_rename(self, schemas: Iterable[TableSchema], position: int) -> bool:
-        """Return whether a layout is new, of a table that lands and whose columns have ids.
+    def may_rename(self, schemas: Iterable[TableSchema], position: int) -> set[TableName]:
+        """Return the tables that land, whose columns have ids, and one of whose layouts is new.
 
-        Not up to a `position` from before the last check, which has seen the names of now.
+        Not up to a `position` from before the last look, which has seen the names of now.
         """
-        if position <= self.names_seen_at:
-            return False
-        known = ((self.states.get(schema.table), schema.id) for schema in schemas)
-        new = (state for state, id_ in known if state and state.schema_id != id_)
-        return any(s.state == "captured" and s.column_names and s.column_names.ids for s in new)
+        known = ((schema, self.states.get(schema.table)) for schema in schemas)
+        new = [(s.table, its) for s, its in known if its is not None and its.schema_id != s.id]
+        landing = {table for table, its in new if its.state == "captured" and has_ids(its)}
+        return {table for table in landing if position > self.looks.last(table).begun}
 
     def readds_dropped_column(self, table: TableName, columns: Collection[str]) -> bool:
         """Return whether one of these columns was dropped before."""
@@ -415,19 +415,9 @@ def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> 
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
 
 
-def _unmasked(
-    names: ColumnNames, known: TableSchema, schema: TableSchema, settings: TableConfig
-) -> TableError | None:
-    """Return what is wrong if a column of a layout landed masked before, under another name.
-
-    One that is declared as `unmasked` may; but if it is given yet another name, that counts.
-    """
-    masked = {fold(c.name): c.name for c in known.columns if c.mask is not None}
-    said = folded(settings.unmasked)
-    for column in (c for c in schema.columns if c.mask is None and fold(c.name) not in said):
-        if former := masked.keys() & names.others_of(fold(column.name)):
-            return shown_unmasked(schema.table, masked[min(former)], column.name)
-    return None
+def has_ids(state: TableState) -> bool:
+    """Return whether a table's columns have ids."""
+    return state.column_names is not None and bool(state.column_names.ids)
 
 
 NOT_WHOLE = "its before-images lack columns, since the log does"

@@ -4,7 +4,7 @@ A layout has only names: a column that was given the name of a dropped one looks
 masking or leaving out a column by its name could let its values pass. Three things tell more:
 
 - PostgreSQL numbers columns, and never uses a number twice; the agent compares numbers and names whenever it
-  checks the catalog.
+  looks at the catalog. The version of a column's row there tells whether it was altered between two looks.
 - The log of MySQL and MariaDB has the statement that renames a column.
 - Where columns have no numbers, one that is added may be any that is gone by then: another table may have
   replaced this one, or the log may have been lost.
@@ -50,12 +50,14 @@ def table_of(ids: Collection[int]) -> int | None:
 class ColumnNames(BaseModel):
     """What is known of one table's columns, by names as the lake compares them (`connector.schema.fold`).
 
-    `ids`: each column's id by its present name. `renamed`: by id all names of those that have had several.
-    `earlier`: the ids by name as of the log that has landed, while that is not yet at `upto`, where a check
-    has last seen them change; empty: as in `ids`, or unknown until `upto`, where the first check ended.
-    `logged`: names of columns that the log renamed, in order, the last name last; of two with one last name,
-    the first is gone. `moves`: of columns without ids, in order: the names that were gone (``-ssn``), and
-    then those that came (``+note``).
+    `ids`: each column's id by its present name, and `versions` of what the catalog has of it. `renamed`: by
+    id all names of those that have had several. `earlier`, `earlier_versions`: the same as of the log that
+    has landed, while that is not yet at `upto`, where a look has last seen them change; empty: as now, or
+    unknown. `first_upto`: where the first look at this table ended, while log from before has yet to land.
+    `met`: names that looks or, if they are hidden, the log have had up to `upto`, and the last look has not,
+    or of another column. `logged`: names of columns that the log renamed, in order, the last name last; of
+    two with one last name, the first is gone. `moves`: of columns without ids, in order: the names that were
+    gone (``-ssn``), and then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
@@ -64,27 +66,44 @@ class ColumnNames(BaseModel):
     moves: list[list[str]] = Field(default_factory=list)
     earlier: dict[str, int] = Field(default_factory=dict)
     upto: int = 0
+    versions: dict[str, int] = Field(default_factory=dict)
+    earlier_versions: dict[str, int] = Field(default_factory=dict)
+    first_upto: int = 0
+    met: list[str] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    def seen(self, ids: Mapping[str, int], upto: int = 0) -> ColumnNames:
-        """Return what is known after another check of the catalog, which ended at the position `upto`."""
+    def seen(
+        self, ids: Mapping[str, int], upto: int = 0, versions: Mapping[str, int] | None = None
+    ) -> ColumnNames:
+        """Return what is known after another look at the catalog, which ended at the position `upto`."""
         former, renamed = {id_: name for name, id_ in self.ids.items()}, dict(self.renamed)
         for name, id_ in ids.items():
             if (before := former.get(id_, name)) != name:
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
-        new = {"ids": dict(ids), "renamed": renamed}
-        if self.ids and self.ids != ids:
-            same = table_of(self.earlier.values()) == table_of(ids.values())  # else another one had the name
-            new |= {"earlier": self.earlier if same else self.ids, "upto": upto}
-        elif ids and not self.ids:
-            new |= {"earlier": {}, "upto": upto}
+        rows, now = _rows(self.ids, self.versions), _rows(ids, versions or {})
+        new: dict[str, object] = {"ids": dict(ids), "renamed": renamed, "versions": dict(versions or {})}
+        table = table_of(ids.values())
+        if rows != now:
+            new["upto"] = upto
+            if table != table_of(self.earlier.values()):  # else log from before those may still have to land
+                new |= {"earlier": self.ids, "earlier_versions": self.versions}
+        if table != table_of(self.ids.values()):
+            new |= {"first_upto": upto, "met": []}
+        elif rows - now:
+            new["met"] = sorted({*self.met, *(name for name, _, _ in rows - now)})
         return self.model_copy(update=new)
 
     def before(self, table: int) -> dict[str, int]:
         """Return the ids as of the log that has landed, if they are of this table; none: no check had any."""
         found = self.earlier or ({} if self.upto else self.ids)
         return found if table_of(found.values()) == table else {}
+
+    def lasted(self, table: int) -> dict[str, int]:
+        """Return the ids, by their names, of the columns that were not altered since `before`."""
+        before = self.before(table)
+        earlier = _rows(before, self.earlier_versions if self.earlier else self.versions)
+        return {name: before[name] for name, _, _ in earlier & _rows(self.ids, self.versions)}
 
     def had(self, found: Mapping[int, Collection[str]]) -> ColumnNames:
         """Return what is known if columns, by their ids, had these names, too, between two checks."""
@@ -94,10 +113,21 @@ class ColumnNames(BaseModel):
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), *others, name})
         return self.model_copy(update={"renamed": renamed})
 
+    def meeting(self, names: Collection[str], upto: int) -> ColumnNames:
+        """Return what is known if log from before a look, which ended at `upto`, has these hidden names."""
+        if {*names} <= {*self.met}:
+            return self
+        new = {} if self.upto else {"earlier": self.ids, "earlier_versions": self.versions}
+        return self.model_copy(
+            update={**new, "met": sorted({*self.met, *names}), "upto": max(upto, self.upto)}
+        )
+
     def landed(self, position: int) -> ColumnNames:
         """Return what is still needed once the log up to a position has landed."""
-        done = (self.earlier or self.upto) and position >= self.upto
-        return self.model_copy(update={"earlier": {}, "upto": 0}) if done else self
+        if self.upto and position >= self.upto:
+            return self.model_copy(update=_NOTHING_EARLIER)
+        is_after_first = self.first_upto and position >= self.first_upto
+        return self.model_copy(update={"first_upto": 0}) if is_after_first else self
 
     def told(self, pairs: Iterable[tuple[str, str]]) -> ColumnNames:
         """Return what is known after a statement that renamed columns, each from one name to another.
@@ -159,11 +189,24 @@ class ColumnNames(BaseModel):
         """Return the names that the column had before, in order, which has this one now as the log told."""
         return next((names[:-1] for names in reversed(self.logged) if names[-1] == fold(name)), [])
 
+    def names_of(self, id_: int | None) -> set[str]:
+        """Return the names that the column with an id has had, if there were several."""
+        return set(self.renamed.get(str(id_), ()))
+
     def others_of(self, name: str) -> set[str]:
         """Return the other names that the column with an id that has this name now has had."""
-        return set(self.renamed.get(str(self.ids.get(name)), ())) - {name}
+        return self.names_of(self.ids.get(name)) - {name}
 
     @property
     def lasting(self) -> ColumnNames:
         """Return what is known for good: all but the present ids."""
-        return self.model_copy(update={"ids": {}, "earlier": {}, "upto": 0})
+        return self.model_copy(update={"ids": {}, "versions": {}, **_NOTHING_EARLIER})
+
+
+def _rows(ids: Mapping[str, int], versions: Mapping[str, int]) -> set[tuple[str, int, int | None]]:
+    return {(name, id_, versions.get(name)) for name, id_ in ids.items()}
+
+
+_NOTHING_EARLIER: dict[str, object] = {
+    "earlier": {}, "earlier_versions": {}, "first_upto": 0, "met": [], "upto": 0,
+}  # fmt: skip

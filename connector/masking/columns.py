@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from connector.config import Config, TableConfig
 from connector.config.target_columns import NULL, has_one_text, mask_identity, masked_type
 from connector.errors import TableError
+from connector.landing.column_names import ColumnNames
 from connector.landing.event_batch import CDC_TYPE, EventBatch, arrow_schema
 from connector.landing.format import CDC
 from connector.masking.values import masked
@@ -47,6 +48,21 @@ def check_renamed(table: TableName, settings: TableConfig, name: str, former: It
     lands = settings.mask_before_landing and settings.selects(name) and settings.mask_of(name) is None
     if was is not None and lands and fold(name) not in folded(settings.unmasked):
         raise shown_unmasked(table, was, name)
+
+
+def landed_masked(
+    names: ColumnNames, known: TableSchema, schema: TableSchema, settings: TableConfig
+) -> TableError | None:
+    """Return what is wrong if a column of a layout landed masked before, under another name.
+
+    One that is declared as `unmasked` may; but if it is given yet another name, that counts.
+    """
+    masked = {fold(c.name): c.name for c in known.columns if c.mask is not None}
+    said = folded(settings.unmasked)
+    for column in (c for c in schema.columns if c.mask is None and fold(c.name) not in said):
+        if former := masked.keys() & names.others_of(fold(column.name)):
+            return shown_unmasked(schema.table, masked[min(former)], column.name)
+    return None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from pymysql.connections import Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TransientError
 from connector.landing.manifest import Manifest, SourceIdentity
-from connector.logged_table import LoggedTable, Positions
+from connector.logged_table import ColumnLook, LoggedTable, Positions
 from connector.mysql import catalog, failover, log_identity, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote
@@ -152,6 +152,10 @@ class MysqlSource:
         with self._checking:  # the loop checks too, when it starts capturing a table
             return self._check_catalog(known or {})
 
+    def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
+        """Return nothing: the log tells which columns are renamed."""
+        return ColumnLook()
+
     def _check_catalog(self, known: Mapping[TableName, str]) -> CatalogSnapshot:
         connection = self._watching.get()
         with driver_errors("reading the catalog"):
@@ -164,19 +168,15 @@ class MysqlSource:
             busy: set[TableName] = set()  # locked by others for long; a later check examines them
             found = catalog.find_tables(connection, self._config, busy)
             layouts = catalog.layouts_of(connection, server, found, self._tables, busy)
-            before = {
-                x.table: Fingerprint.parse(known[x.table]) if x.table in known else Fingerprint()
-                for x in layouts
-                if x.schema is not None
-            }
+            fit = [x.table for x in layouts if x.schema is not None]
+            before = {t: Fingerprint.parse(known[t]) if t in known else Fingerprint() for t in fit}
             reader = self._reader
             if reader is not None and reader.progress.server != server.uuid:
                 reader = None  # its positions are in another server's log
             seen = with_notes(self._ids.judge(connection, server, before, reader), noted)
             position = position_of(*end_of_log(connection, server))
         fingerprints = {table: str(fingerprint) for table, fingerprint in seen.items()}
-        problems = [x.problem for x in layouts if x.problem is not None]
-        unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in problems}
+        unfit = {p.table: UnfitTable(p.reason, p.hint or "") for x in layouts if (p := x.problem) is not None}
         existing = frozenset(facts.table for facts in found)
         comments = {x.table: x.comments for x in layouts if x.comments is not None and not x.comments.empty}
         return CatalogSnapshot(

@@ -44,22 +44,26 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.landing.column_names import IDS_PER_TABLE
-from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, TableLayout, layouts_of
-from connector.postgres.connection import all_rows, one_row, one_snapshot
-from connector.postgres.log.wal import round_to_record_end
+from connector.postgres.connection import all_rows, one_snapshot
 from connector.postgres.publication import Publication, find_publication, uncarried
-from connector.postgres.table_facts import PARTS, TableFacts, comments_of, find_tables
-from connector.postgres.visibility import Snapshot
-from connector.schema import TableName, fold, folded
+from connector.postgres.table_facts import (
+    COLUMN_NUMBERS,
+    PARTS,
+    TableFacts,
+    column_look,
+    comments_of,
+    end_of_log,
+    find_tables,
+    snapshot_of,
+)
+from connector.schema import TableName, folded
 from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
 LABELS = 64
@@ -77,9 +81,6 @@ file.
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server returns it, in hex."""
-
-NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.\d+(?![\dg])")
-"""Such a name of a column that the log has, which is not a generated one, and its number."""
 
 _FINGERPRINTS = f"""
     WITH RECURSIVE {PARTS.format(roots="c.oid = ANY (%(tables)s::oid[])")},
@@ -146,7 +147,7 @@ _FINGERPRINTS = f"""
         (SELECT '~' || string_agg(labels, ',' ORDER BY labels) FROM enums WHERE enums.relid = c.oid),
         (SELECT '%%' || attributes FROM composites WHERE composites.relid = c.oid),
         CASE WHEN c.relkind = 'r' THEN concat(c.oid, ':', c.relfilenode, ':')
-             ELSE (SELECT files FROM leaves WHERE leaves.root = c.oid) END)
+             ELSE (SELECT files FROM leaves WHERE leaves.root = c.oid) END), {COLUMN_NUMBERS}
     FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])"""
 
 _SCHEMAS = """(SELECT string_agg(concat(s.oid, ':', s.xmin), ',' ORDER BY s.oid)
@@ -169,21 +170,14 @@ def take_snapshot(
     Reading sizes waits for locks, so it is limited to partitions that are not in the fingerprints `known`; if
     another session holds one of the locks, none of them counts as empty.
     """
-    begun = _end_of_log(connection)
+    begun = end_of_log(connection)
     leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in parse(fingerprint).leaves}
     try:
         with one_snapshot(connection):
-            found = _take_snapshot(connection, config, tables, sorted(leaves), locked)
+            return _take_snapshot(connection, config, tables, sorted(leaves), locked, begun)
     except LockNotAvailable:
         with one_snapshot(connection):
-            found = _take_snapshot(connection, config, tables, None, locked)
-    return replace(found, begun=begun)
-
-
-def _end_of_log(connection: Connection) -> int:
-    row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
-    assert row is not None
-    return round_to_record_end(parse_lsn(row[0]))
+            return _take_snapshot(connection, config, tables, None, locked, begun)
 
 
 def _take_snapshot(
@@ -192,37 +186,32 @@ def _take_snapshot(
     tables: Mapping[TableName, TableConfig],
     leaves: Sequence[int] | None,
     locked: Collection[TableName],
+    begun: int,
 ) -> CatalogSnapshot:
-    row = one_row(connection, "SELECT pg_current_snapshot()::text")
-    assert row is not None
+    shows = snapshot_of(connection).shows
     facts = find_tables(connection, config)
     layouts = dict(layouts_of(Catalog(connection, tables), facts))
     found = find_publication(connection, config.publication)
     capturable = [t for t in facts if layouts[t.table].schema is not None]
     unfit = _unfit(found, capturable, layouts, locked)
     fit = {t.oid: t.table for t in capturable if t.table not in unfit}
-    fingerprints = _fingerprints(connection, config.publication, list(fit), leaves)
+    found_of = _fingerprints(connection, config.publication, list(fit), leaves)
+    position = end_of_log(connection)
     return CatalogSnapshot(
         {
-            t.table: f"{NAMED.sub(_hash_of, fingerprints[t.oid])} {_identity(t, layouts[t.table])}"
+            t.table: f"{NAMED.sub(_hash_of, found_of[t.oid][0])} {_identity(t, layouts[t.table])}"
             for t in capturable
-            if t.oid in fingerprints
+            if t.oid in found_of
         },
-        _end_of_log(connection),
+        position,
         frozenset(t.table for t in facts),
         unfit,
         frozenset(_unprepared(found, capturable) - unfit.keys()),
         {t: _columns(layouts[t]) for t in fit.values()},
         comments=comments_of(connection, fit),
-        column_ids={fit[oid]: _column_ids(oid, fingerprint) for oid, fingerprint in fingerprints.items()},
-        shows=Snapshot.parse(row[0]).shows,
+        begun=begun,
+        look=column_look({fit[oid]: its[1] for oid, its in found_of.items()}, begun, position, shows),
     )
-
-
-def _column_ids(oid: int, fingerprint: str) -> dict[str, int]:
-    """Return ids of a table's columns by their folded names; no other table of the database has the same."""
-    found = NUMBERED.findall(fingerprint)
-    return {fold(bytes.fromhex(name).decode()): oid * IDS_PER_TABLE + int(number) for name, number in found}
 
 
 def _columns(layout: TableLayout) -> frozenset[str]:
@@ -238,12 +227,16 @@ def _identity(facts: TableFacts, layout: TableLayout) -> str:
 
 def _fingerprints(
     connection: Connection, publication: str, oids: Sequence[int], leaves: Sequence[int] | None
-) -> dict[int, str]:
-    """Return fingerprints by oid, names in hex. `leaves`: partitions whose size is not read; None: all."""
+) -> dict[int, tuple[str, str | None]]:
+    """Return fingerprints by oid, names in hex, and columns' numbers.
+
+    `leaves`: partitions whose size is not read; None: all.
+    """
     schemas = _SCHEMAS if connection.server_version >= 150000 else "NULL"
     given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
     given |= {"sized": leaves is not None, "known": leaves or []}
-    return dict(all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given))
+    found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given)
+    return {oid: (fingerprint, columns) for oid, fingerprint, columns in found}
 
 
 def _hash_of(name: re.Match[str]) -> str:

@@ -24,7 +24,8 @@ from psycopg2.extensions import connection as Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import NotYetError, PreconditionError, TableError, TransientError
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
-from connector.position import format_lsn, parse_lsn
+from connector.logged_table import ColumnLook
+from connector.position import format_lsn
 from connector.postgres import catalog_fingerprint, log_identity, publication, slot
 from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of
 from connector.postgres.catalog_fingerprint import LOCK_SECONDS, take_snapshot
@@ -34,12 +35,11 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log import contradictions
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
-from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.predicate import any_not_null
 from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
-from connector.postgres.table_facts import find_tables
-from connector.postgres.visibility import Snapshot, Visibility
+from connector.postgres.table_facts import end_of_log, find_tables, look_at_columns, snapshot_of
+from connector.postgres.visibility import Visibility
 from connector.schema import TableName
 from connector.source import (
     CatalogSnapshot,
@@ -169,14 +169,15 @@ class PostgresSource:
 
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Check the publication's tables and partitions, in a session of its own."""
-        with self._checking:
-            return self._check_catalog(known)
-
-    def _check_catalog(self, known: Mapping[TableName, str] | None) -> CatalogSnapshot:
-        connection = self._watching.get(self._timeline)
-        with driver_errors("reading the catalog"):
+        with self._checking, driver_errors("reading the catalog"):
+            connection = self._watching.get(self._timeline)
             locked = self._still_locked(connection)
             return take_snapshot(connection, self._config, self._tables, known, locked)
+
+    def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
+        """Look at the columns of these tables alone, in the same session."""
+        with self._checking, driver_errors("reading the columns of tables"):
+            return look_at_columns(self._watching.get(self._timeline), tables)
 
     def _still_locked(self, connection: Connection) -> set[TableName]:
         """Return tables that can't be published yet; the log is not reopened for them at each check."""
@@ -199,13 +200,12 @@ class PostgresSource:
         """Return the end of the log once a snapshot shows that all xids below the barrier have ended."""
         connection = self._beside_log()
         with driver_errors("listing running transactions"):
-            row = one_row(connection, "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
-        assert row is not None
-        if Snapshot.parse(row[0]).xmin < barrier:
+            snapshot, end = snapshot_of(connection), end_of_log(connection)
+        if snapshot.xmin < barrier:
             self._report_waiting(barrier)
             return None
         self._waiting.pop(barrier, None)
-        return round_to_record_end(parse_lsn(row[1]))
+        return end
 
     def _report_waiting(self, barrier: int) -> None:
         """Log once that a transaction has kept dumps from starting for some time."""

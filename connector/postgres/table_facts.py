@@ -1,20 +1,30 @@
-"""Queries what the catalog says of tables: indexes, replica identity, partitions, row security, comments.
+"""Queries what the catalog says of tables: indexes, replica identity, partitions, comments, columns' numbers.
 
 No query here waits for a lock or takes one per partition, so activity on one table never blocks a check of
 the others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
+
+A column keeps its number when it is renamed, and no number is used twice. Each ALTER of a column writes its
+row anew, so while the version (its xmin) is the same, the column has had the same name all along. Generated
+columns count, too: DROP EXPRESSION makes one a column like any other, under the same number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig
-from connector.postgres.connection import all_rows, one_row, quote
-from connector.schema import COMMENT_CHARACTERS, TableComments, TableName
+from connector.landing.column_names import IDS_PER_TABLE
+from connector.logged_table import ColumnLook
+from connector.position import parse_lsn
+from connector.postgres.connection import all_rows, one_row, one_snapshot, quote
+from connector.postgres.log.wal import round_to_record_end
+from connector.postgres.visibility import Snapshot
+from connector.schema import COMMENT_CHARACTERS, TableComments, TableName, fold
 
 
 @dataclass(frozen=True)
@@ -226,3 +236,62 @@ def comments_of(connection: Connection, tables: Mapping[int, TableName]) -> dict
 def qualified(table: TableName) -> str:
     """Format a table for SQL."""
     return f"{quote(table.namespace)}.{quote(table.name)}"
+
+
+COLUMN_NUMBERS = f"""(
+    SELECT string_agg(concat(encode(convert_to(a.attname, 'UTF8'), 'hex'), '=',
+                             a.attrelid::bigint * {IDS_PER_TABLE} + a.attnum, '.', a.xmin), ','
+                      ORDER BY a.attgenerated = '', a.attnum)
+    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"""
+"""Of a table `c`. Generated columns come first: of two names that differ only by case, the other counts."""
+
+_NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.(\d+)")
+
+_LOOK = f"""
+    SELECT n.nspname::text, c.relname::text, {COLUMN_NUMBERS}
+    FROM unnest(%s::text[], %s::text[]) AS given(namespace, name)
+    JOIN pg_namespace n ON n.nspname = given.namespace
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = given.name AND c.relkind IN ('r', 'p')"""
+
+
+def look_at_columns(connection: Connection, tables: Collection[TableName]) -> ColumnLook:
+    """Look at these tables alone; those that don't exist are left out."""
+    begun = end_of_log(connection)
+    with one_snapshot(connection):
+        shows = snapshot_of(connection).shows
+        given = [t.namespace for t in tables], [t.name for t in tables]
+        found = {TableName(*name): columns for *name, columns in all_rows(connection, _LOOK, given)}
+        return column_look(found, begun, end_of_log(connection), shows)
+
+
+def column_look(
+    found: Mapping[TableName, str | None], begun: int, position: int, shows: Callable[[int], bool]
+) -> ColumnLook:
+    """Build a look from what `COLUMN_NUMBERS` is of each table."""
+    ids: dict[TableName, dict[str, int]] = {}
+    versions: dict[TableName, dict[str, int]] = {}
+    for table, text in found.items():
+        columns = [
+            (_name(name), int(id_), int(version)) for name, id_, version in _NUMBERED.findall(text or "")
+        ]
+        ids[table] = {name: id_ for name, id_, _ in columns}
+        versions[table] = {name: version for name, _, version in columns}
+    return ColumnLook(begun, position, ids, versions, shows)
+
+
+def _name(text: str) -> str:
+    return fold(bytes.fromhex(text).decode())
+
+
+def snapshot_of(connection: Connection) -> Snapshot:
+    """Return the snapshot of the transaction that is open."""
+    row = one_row(connection, "SELECT pg_current_snapshot()::text")
+    assert row is not None
+    return Snapshot.parse(row[0])
+
+
+def end_of_log(connection: Connection) -> int:
+    """Return the end of the log, with what is not flushed yet."""
+    row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
+    assert row is not None
+    return round_to_record_end(parse_lsn(row[0]))

@@ -21,7 +21,7 @@ state.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -29,6 +29,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from connector.landing.format import DELETE, INSERT, TRUNCATE, UPDATE
+from connector.logged_table import shows_all
 from connector.postgres.visibility import Snapshot
 from connector.schema import Column, TableComments, TableName, TableSchema
 
@@ -100,6 +101,8 @@ class MemoryDatabase:
         self.unlogged: dict[TableName, int] = {}
         self.comments: dict[TableName, TableComments] = {}
         self.column_ids: dict[TableName, dict[str, int]] = {}
+        self.column_versions: dict[tuple[TableName, str], int] = {}
+        self.shows: Callable[[int], bool] = shows_all
         self.busy: set[TableName] = set()
         self.keyless: set[TableName] = set()  # sources see their changes, and no key
         self.end = self.flushed = BEGINNING

@@ -14,7 +14,7 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError, TransientError
 from connector.landing.format import misnamed
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
-from connector.logged_table import LoggedTable, Positions
+from connector.logged_table import ColumnLook, LoggedTable, Positions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName, TableSchema
 from connector.source import (
@@ -64,8 +64,9 @@ class MemorySource:
     ) -> None:
         """Make a named moment fail, once it has been passed `after` times.
 
-        Moments: ensure_logging, check, identity, tables, check_catalog, check_resumable, begin_log, open_log,
-        read, take, confirm, not_yet_visible, open_tables, next_boundary, open_chunk, rows.
+        Moments: ensure_logging, check, identity, tables, check_catalog, look_at_columns, check_resumable,
+        begin_log, open_log, read, take, confirm, not_yet_visible, open_tables, next_boundary, open_chunk,
+        rows.
         """
         error = error or TransientError(f"the connection was lost on purpose, at {moment}")
         with self._lock:
@@ -153,10 +154,18 @@ class MemorySource:
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.unfit}
         end, existing = self.database.end, frozenset(listed.existing)
         comments = {t: its for t, its in self.database.comments.items() if t in seen}
-        ids = {t: dict(its) for t, its in self.database.column_ids.items() if t in seen}
+        look = self.look_at_columns(seen.keys())
         return CatalogSnapshot(
-            seen, end, existing, unfit, busy=listed.busy, begun=end, comments=comments, column_ids=ids
+            seen, end, existing, unfit, busy=listed.busy, begun=end, comments=comments, look=look
         )
+
+    def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
+        """Return what tests keep in `MemoryDatabase.column_ids` and `column_versions`."""
+        self.reach("look_at_columns")
+        end, database = self.database.end, self.database
+        ids = {t: dict(its) for t, its in database.column_ids.items() if t in tables}
+        versions = {t: {n: database.column_versions.get((t, n), 0) for n in its} for t, its in ids.items()}
+        return ColumnLook(end, end, ids, versions, database.shows)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Report an unlogged change of unspecified kind."""

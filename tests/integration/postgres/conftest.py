@@ -8,6 +8,7 @@ import pytest
 
 from connector.postgres.driver import choice
 from connector.postgres.driver.libpq import CopyStream
+from tests.support.servers.postgres import Database, PostgresServer
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +26,15 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def _unreachable() -> None:
     raise OSError("hidden by the test")
+
+
+@pytest.fixture
+def unanswered(postgres: PostgresServer, database: Database) -> Iterator[Database]:
+    """A server whose commits wait for a standby that does not exist, unless the session waives it."""
+    name = database.name
+    database.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    database.execute("SELECT pg_reload_conf()")
+    yield database
+    database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    database.execute("SELECT pg_reload_conf()")

@@ -310,9 +310,9 @@ def test_comments_are_those_of_now_of_the_table_itself_and_change_no_fingerprint
     database.execute("ALTER TABLE t ADD COLUMN note text")
     now = source.check_catalog()
     assert now.comments[TABLE] == TableComments(TABLE, "", {"remark": odd, "day": columns["day"]})
-    were, are = before.column_ids[TABLE], now.column_ids[TABLE]
+    were, are = before.look.ids[TABLE], now.look.ids[TABLE]
     assert are == {"id": were["id"], "day": were["day"], "remark": were["note"], "note": were["note"] + 1}
-    assert len({id_ for ids in now.column_ids.values() for id_ in ids.values()}) == len(are) + 1, "of bare"
+    assert len({id_ for ids in now.look.ids.values() for id_ in ids.values()}) == len(are) + 1, "of bare"
     source.close()
 
 

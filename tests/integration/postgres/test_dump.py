@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 
 import psycopg2.extensions
 import pytest
 
-from connector.demo.servers.postgres import PostgresServer
 from connector.errors import NotYetError, RequestError, TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.postgres import dump
@@ -26,18 +24,6 @@ from tests.support.source.reading import Row, chunk_rows, events, following, ope
 from tests.support.waiting import wait_until
 
 T = TableName("public", "t")
-
-
-@pytest.fixture
-def unanswered(postgres: PostgresServer, database: Database) -> Iterator[Database]:
-    """A server whose commits wait for a standby that does not exist, unless the session waives it."""
-    name = database.name
-    database.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
-    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    database.execute("SELECT pg_reload_conf()")
-    yield database
-    database.execute("ALTER SYSTEM RESET synchronous_standby_names")
-    database.execute("SELECT pg_reload_conf()")
 
 
 @both_ways

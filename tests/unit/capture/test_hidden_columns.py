@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connector.capture.hidden_columns import HiddenColumns, places_of
+from connector.capture.hidden_columns import WAIT_SECONDS, HiddenColumns, may_land
 from connector.capture.lander import LandedSegment
 from connector.config import TableConfig
-from connector.landing.column_names import IDS_PER_TABLE
-from connector.landing.manifest import InvisibleCommit, LandedFile
-from connector.logged_table import LoggedTable
+from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
+from connector.landing.manifest import LandedFile
+from connector.logged_table import ColumnLook, LoggedTable, shows_all
 from connector.schema import TableName
 from connector.source import ResumePoint
 from connector.testing.memory_database import MemoryDatabase
@@ -25,30 +25,55 @@ ITEMS = TableName.parse("public.items")
 RELATION = 7
 
 
-Live = tuple[int, ...]
+Columns = tuple[tuple[int, str, int], ...]
+"""Number, name and version of each."""
+
+SETTINGS = TableConfig.model_validate({"mask": {"a": "sha256"}})
 
 
-def histories(steps: int, live: Live = (1, 2, 3), last: int = 3) -> Iterator[list[Live]]:
-    """Yield all histories of a table's columns, by their numbers, as they are added and dropped."""
+def histories(steps: int, live: Columns, last: int, version: int = 1) -> Iterator[list[Columns]]:
+    """Yield all histories of a table's columns, as they are added, dropped and renamed."""
     if not steps:
         yield [live]
         return
-    steps -= 1
-    following = [((*live, last + 1), last + 1)]
-    following += [(live[:place] + live[place + 1 :], last) for place in range(len(live))]
+    names = {name for _, name, _ in live}
+    free = [name for name in ("a", "x", "y") if name not in names]
+    following = [((*live, (last + 1, name, version)), last + 1) for name in free]
+    for place, (number, _, _) in enumerate(live):
+        altered = [live[:place], *(((*live[:place], (number, name, version))) for name in free)]
+        following += [((*some, *live[place + 1 :]), last) for some in altered]
     for after, latest in following:
-        yield from ([live, *rest] for rest in histories(steps, after, latest))
+        yield from ([live, *rest] for rest in histories(steps - 1, after, latest, version + 1))
 
 
-def test_a_column_is_at_one_of_its_places_whatever_was_added_and_dropped_between_the_checks() -> None:
-    for history in histories(5):
-        before, after = history[0], history[-1]
+def seen(names: ColumnNames, columns: Columns, upto: int) -> ColumnNames:
+    columns = ((0, "id", 0), *columns)
+    ids = {name: RELATION * IDS_PER_TABLE + number for number, name, _ in columns}
+    return names.seen(ids, upto, {name: version for _, name, version in columns})
+
+
+@pytest.mark.parametrize("live", [((1, "a", 0), (2, "x", 0)), ((1, "x", 0), (2, "a", 0)), ((1, "x", 0),)])
+@pytest.mark.parametrize("between", [None, 1, 2, 3])
+def test_a_column_that_a_look_has_shown_hidden_lands_under_no_other_name_whatever_is_altered(
+    live: Columns, between: int | None
+) -> None:
+    """Between the look before and the look after, or one more; unaltered, its table's rows land."""
+    for history in histories(4, live, len(live)):
+        names = seen(ColumnNames(), history[0], 1).landed(1)
+        looks = [history[0], history[-1]]
+        if between is not None:
+            names, looks = seen(names, history[between], 2), [*looks, history[between]]
+        names = seen(names, history[-1], 3)
+        hidden = {number for look in looks for number, name, _ in look if name == "a"}
+        is_unaltered = hidden and all(column in history[-1] for column in history[0] if column[0] in hidden)
         for described in history:
-            for number in {*before} & {*described}:
-                places = places_of(number, len(described), before, after)
-                assert described.index(number) in places
-                if before[: before.index(number)] == tuple(n for n in after if n < number):
-                    assert len(places) == 1, "nothing on its left was dropped"
+            columns = ("id", *(name for _, name, _ in described))
+            lands = may_land(LoggedTable(RELATION, ITEMS, columns=columns), names, SETTINGS)
+            shown = {number for number, name, _ in described if name != "a"}
+            later = history[history.index(described) :]
+            was_hidden = {n for look in looks if look not in later[1:] for n, name, _ in look if name == "a"}
+            assert not (lands and shown & was_hidden), (history, described)
+            assert lands or not is_unaltered or between is not None, (history, described)
 
 
 class Judged:
@@ -62,18 +87,24 @@ class Judged:
         tables = {ITEMS: TableConfig.model_validate({"mask": {"a": "sha256"}} | settings)}
         self.start = Start(database, store, config_of().model_copy(update={"tables": tables}))
         self.tables, self.dumps = self.start.open()
-        self.hidden = HiddenColumns(self.start.source, self.tables, self.dumps)
+        self.seconds = 0.0
+        self.hidden = HiddenColumns(self.start.source, self.tables, self.dumps, lambda: self.seconds)
 
-    def show(self, ids: Mapping[str, int] | None) -> None:
-        """Have the next check show these columns, by their numbers; None: not the table."""
+    def show(self, ids: Mapping[str, int] | None, altered: str = "") -> None:
+        """Have the next look show these columns, by their numbers, some of them altered; None: no table."""
+        for name in altered.split():
+            self.database.column_versions[ITEMS, name] = self.database.end
         self.database.column_ids.pop(ITEMS, None)
         if ids is not None:
             relation = self.relation = ids.get("", RELATION)
             numbered = {name: relation * IDS_PER_TABLE + n for name, n in ids.items() if name}
             self.database.column_ids[ITEMS] = numbered
 
-    def lands(self, columns: str | None, invisible: Sequence[InvisibleCommit] = ()) -> bool:
-        """Return whether rows land, right after a description of these columns; None: after none."""
+    def lands(self, columns: str | None) -> bool:
+        """Return whether rows land, right after a description of these columns; None: after none.
+
+        They wait first for as long as they do.
+        """
         with self.database.transaction() as transaction:
             transaction.update("public.items", (2,), a=str(self.database.end))
         self.position = self.database.end
@@ -81,41 +112,51 @@ class Judged:
         landed = LandedSegment(ResumePoint(self.position), files=[file])
         if columns is not None:
             names = tuple(columns.split())
-            landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=self.position, columns=names))
-        self.hidden.withhold(landed, [], self.start.newest, invisible, self.start.config)
+            landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=self.position - 1, columns=names))
+        if not self.withhold(landed):
+            self.seconds += WAIT_SECONDS
+            assert self.withhold(landed)
         assert [each.withheld for each in landed.logged if each.withheld] == [True] * (not landed.files)
         return bool(landed.files)
+
+    def withhold(self, landed: LandedSegment) -> bool:
+        return self.hidden.withhold(landed, [], self.start.newest, self.start.config)
 
 
 BEFORE = {"id": 1, "x": 2, "a": 3, "b": 4}
 
 
 @pytest.mark.parametrize(
-    ("after", "columns", "lands"),
+    ("after", "altered", "columns", "lands"),
     [
-        (BEFORE, "id x a b", True),
-        ({**BEFORE, "c": 5}, "id x A b c", True),
-        ({**BEFORE, "c": 5}, "id x a b", True),
-        ({"id": 1, "a": 3, "b": 4}, "id a b", True),
-        ({"id": 1, "x": 2, "b": 4}, "id x b", True),
-        ({"id": 1, "x": 2, "b": 3}, "id x b", True),  # a was renamed, as the manifest says then
-        ({"id": 1, "a": 3, "b": 4}, "id x a b", False),  # x was dropped, and a may have been x in between
-        ({"id": 1, "x": 3, "a": 4, "b": 5}, "id x a b", False),  # the layout looks as before
-        ({"id": 1, "x": 2, "a": 3, "c": 4}, "id x b a", False),  # a was b for a time
-        ({**BEFORE, "": 8}, "id x a b", False),  # another table has its name by now
-        (None, "id x a b", False),
-        (None, "id b", False),
+        (BEFORE, "", "id x a b", True),
+        (BEFORE, "a", "id x a b", True),  # the others are what they were
+        (BEFORE, "a b", "id x a b", False),  # for a time, one may have had the other's name
+        ({**BEFORE, "c": 5}, "", "id x A b c", True),
+        ({**BEFORE, "c": 5}, "", "id x a b", True),
+        ({**BEFORE, "c": 5}, "a", "id x a b c", False),  # a may have been c
+        ({"id": 1, "a": 3, "b": 4}, "", "id a b", True),
+        ({"id": 1, "a": 3, "b": 4}, "", "id x a b", True),  # x was dropped
+        ({"id": 1, "x": 2, "b": 4}, "", "id x b", True),  # a was dropped
+        ({"id": 1, "x": 2, "b": 3}, "", "id x b", False),  # a may be b, as the manifest says then
+        ({"id": 1, "a": 3, "b": 4}, "a", "id x a b", False),  # x was dropped, and a may have been x
+        ({"id": 1, "x": 3, "a": 4, "b": 5}, "", "id x a b", False),  # the layout looks as before
+        ({"id": 1, "x": 2, "a": 3, "c": 4}, "a", "id x b a", False),  # a was b for a time
+        ({**BEFORE, "": 8}, "", "id x a b", False),  # another table has its name by now
+        (None, "", "id x a b", False),
+        (None, "", "id b", False),
     ],
 )
-def test_rows_land_if_each_hidden_column_has_one_name_that_a_check_shows(
+def test_rows_land_if_no_name_in_them_may_be_that_of_a_hidden_column(
     database: MemoryDatabase,
     store: MemoryStore,
     after: Mapping[str, int] | None,
+    altered: str,
     columns: str,
     lands: bool,
 ) -> None:
     judged = Judged(database, store, BEFORE)
-    judged.show(after)
+    judged.show(after, altered)
     assert judged.lands(columns) == lands
     assert (ITEMS in judged.dumps.needs.by_table) != lands
 
@@ -146,12 +187,14 @@ def test_a_hidden_column_that_came_and_was_renamed_between_two_checks_is_known_b
 ) -> None:
     judged = Judged(database, store, {"id": 1, "x": 2}, **settings)
     judged.show(after)
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a="b")
     numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 2, 3)) if chunk else ()
     each = LoggedTable(
-        RELATION, ITEMS, lsn=database.end, dumped=chunk, columns=("id", "x", "A"), numbers=numbers
+        RELATION, ITEMS, lsn=database.end - 1, dumped=chunk, columns=("id", "x", "A"), numbers=numbers
     )
     landed = LandedSegment(ResumePoint(database.end), logged=[each])
-    judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+    assert judged.withhold(landed)
     known = judged.tables.states[ITEMS]
     assert known.state == state
     assert known.column_names is not None
@@ -184,11 +227,11 @@ def test_a_hidden_column_of_a_table_that_came_between_two_checks_is_known_by_the
     judged.show(after)
     with database.transaction() as transaction:
         transaction.update("public.items", (2,), a="b")
-    judged.tables.note_names(judged.start.source.check_catalog())
+    judged.tables.note_names(judged.start.source.check_catalog().look)
     for _ in range(2):
         each = LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=tuple(columns.split()))
         landed = LandedSegment(ResumePoint(database.end), logged=[each])
-        judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+        assert judged.withhold(landed)
         assert judged.tables.states[ITEMS].state == state
 
 
@@ -197,7 +240,7 @@ def test_a_description_in_question_is_judged_again_until_it_is_certain(
 ) -> None:
     """The log does not repeat it, unless the table was altered: after a check of that, it is done with."""
     judged = Judged(database, store, BEFORE)
-    judged.show({"id": 1, "a": 3, "b": 4})
+    judged.show({"id": 1, "a": 3, "b": 4}, "a")
     assert not judged.lands("id x a b")
     assert not judged.lands(None)
     names = judged.tables.states[ITEMS].column_names
@@ -214,16 +257,17 @@ def test_a_description_that_no_later_row_has_is_forgotten_while_its_table_is_idl
     """Or a column that is added long after a hidden one was dropped would be taken for that one."""
     settings = {"columns": ["id", "x", "a", "y"], "mask_before_landing": True}
     judged = Judged(database, store, {"id": 1, "x": 2, "a": 3}, **settings)
-    commits = [InvisibleCommit(xid=1, lsn=database.end + step) for step in range(99)]
-    assert not judged.lands("id x a", commits)
+    database.shows = lambda _: False
+    assert not judged.lands("id x a")
+    database.shows = shows_all
     judged.show({"id": 1, "x": 2})
     for _ in range(2):
         with database.transaction() as transaction:
             transaction.update("public.items", (2,), a=str(database.end))
-        judged.tables.note_names(judged.start.source.check_catalog())
+        judged.tables.note_names(judged.start.source.check_catalog().look)
         judged.start.manifest_history.commit(position=database.end)
         nothing = LandedSegment(ResumePoint(database.end))
-        judged.hidden.withhold(nothing, [], judged.start.newest, [], judged.start.config)
+        assert judged.withhold(nothing)
     judged.show({"id": 1, "x": 2, "y": 4})
     assert judged.lands("id x y")
     assert judged.tables.states[ITEMS].state == "captured"
@@ -233,15 +277,16 @@ def test_a_description_stays_in_question_while_a_change_after_it_has_yet_to_land
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     judged = Judged(database, store, BEFORE)
-    commits = [InvisibleCommit(xid=1, lsn=database.end + step) for step in range(99)]
-    assert not judged.lands("id x a b", commits)
+    database.shows = lambda _: False
+    assert not judged.lands("id x a b")
+    database.shows = shows_all
     with database.transaction() as transaction:
         transaction.update("public.items", (2,), a=str(database.end))
     landed = database.end
     judged.start.manifest_history.commit(position=landed)
-    judged.show({"id": 1, "a": 3, "b": 4})
-    found = replace(judged.start.source.check_catalog(), begun=landed, position=landed + 1)
-    judged.tables.note_names(found)
+    judged.show({"id": 1, "a": 3, "b": 4}, "a")
+    found = judged.start.source.check_catalog().look
+    judged.tables.note_names(replace(found, begun=landed, position=landed + 1))
     assert not judged.lands(None)
 
 
@@ -256,7 +301,7 @@ def test_ids_from_before_what_has_landed_put_nothing_in_question(
     assert judged.lands(None)
     judged.show({"id": 1, "a": 3, "b": 4, "c": 5})
     found = judged.start.source.check_catalog()  # the catalog watcher's
-    judged.tables.note_column_ids(found.column_ids, found.begun, found.position)
+    judged.tables.note_names(found.look)
     assert judged.lands("id a b c")
 
 
@@ -264,24 +309,57 @@ def test_a_description_stays_in_question_though_a_chunk_is_certain(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     judged = Judged(database, store, BEFORE)
-    judged.show({"id": 1, "a": 3, "b": 4})
+    judged.show({"id": 1, "a": 3, "b": 4}, "a")
     assert not judged.lands("id x a b")
     numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 3, 4))
     read = LoggedTable(RELATION, ITEMS, dumped=True, columns=("id", "a", "b"), numbers=numbers)
     landed = LandedSegment(ResumePoint(database.end), logged=[read])
-    judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+    assert judged.withhold(landed)
     assert landed.logged == [read], "nothing is withheld"
     assert not judged.lands(None)
 
 
-def test_a_row_whose_commit_a_check_may_not_show_is_withheld(
+def test_rows_whose_commit_no_look_shows_yet_wait_and_are_withheld_only_after_a_time(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
+    database.keyless.add(ITEMS)
     judged = Judged(database, store, BEFORE)
+    for visible in (True, False):
+        with database.transaction() as transaction:
+            transaction.update("public.items", (2,), a=str(visible))
+        file = LandedFile.model_construct(table=ITEMS)
+        each = LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=tuple(BEFORE), xid=int(visible))
+        landed = LandedSegment(ResumePoint(database.end), files=[file], logged=[each])
+        database.shows = lambda _: False
+        judged.tables.take_notices()
+        for _ in range(3):
+            assert not judged.withhold(landed)
+            assert (landed.files, landed.logged, judged.tables.notices) == ([file], [each], [])
+            judged.seconds += WAIT_SECONDS / 4
+        database.shows = lambda xid: xid == 1
+        judged.seconds += 0 if visible else WAIT_SECONDS / 4
+        assert judged.withhold(landed)
+        assert landed.files == ([file] if visible else [])
+        judged.start.manifest_history.commit(position=database.end)
+    assert not judged.lands(None), "it is in question, and rows that follow it don't wait any longer"
+    database.shows = shows_all
+    assert judged.lands(None), "a later look shows it"
+
+
+def test_only_tables_that_are_described_are_looked_at(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    looked, look = [], judged.start.source.look_at_columns
+
+    def look_at_columns(tables: Collection[TableName]) -> ColumnLook:
+        looked.append({*tables})
+        return look(tables)
+
+    monkeypatch.setattr(judged.start.source, "look_at_columns", look_at_columns)
     assert judged.lands("id x a b")
-    commits = [InvisibleCommit(xid=1, lsn=database.end + step) for step in range(99)]
-    assert not judged.lands("id x a b", commits)
-    assert judged.lands(None), "a later check shows it"
+    assert judged.lands(None)
+    assert looked == [{ITEMS}]
 
 
 def test_a_dump_goes_on_unless_it_has_read_what_is_uncertain(
@@ -291,14 +369,14 @@ def test_a_dump_goes_on_unless_it_has_read_what_is_uncertain(
     judged = Judged(database, store, BEFORE)
     (dump,) = judged.dumps.active_of(ITEMS)
     dump.state = "running"
-    judged.show({"id": 1, "a": 3, "b": 4})
+    judged.show({"id": 1, "a": 3, "b": 4}, "a")
     assert not judged.lands("id x a b")
     assert dump.active
     assert judged.dumps.needs.by_table[ITEMS].outdated >= dump.number
     numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 2, 3, 4))
     read = LoggedTable(RELATION, ITEMS, dumped=True, columns=("id", "a", "x", "b"), numbers=numbers)
     landed = LandedSegment(ResumePoint(database.end), logged=[read])
-    judged.hidden.withhold(landed, [], judged.start.newest, [], judged.start.config)
+    assert judged.withhold(landed)
     assert not dump.active
 
 
@@ -308,7 +386,7 @@ def test_a_check_that_does_not_show_a_transaction_from_before_it_says_nothing_of
     """Its commit was in the log, waiting for a synchronous standby, and is visible by now."""
     for shows in (False, True):
         judged = Judged(database, store, BEFORE)
-        found = judged.start.source.check_catalog()
+        found = judged.start.source.check_catalog().look
         judged.tables.note_names(replace(found, begun=1 << 40, shows=lambda _, it=shows: it))
         judged.show({"id": 1, "x": 3, "a": 4, "b": 5})  # which looks as before
         assert judged.lands("id x a b") == shows
@@ -328,12 +406,13 @@ def test_of_a_table_without_a_key_a_notice_says_that_rows_did_not_land(
         judged.tables.take_notices()
 
 
-def test_a_chunk_that_has_read_the_numbers_of_its_columns_needs_no_check(
+def test_a_chunk_lands_if_a_look_has_shown_its_numbers_under_its_names(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
+    """Else it may be late, of another table, or of a hidden column that was renamed and is gone by now."""
     judged = Judged(database, store, BEFORE)
-    judged.tables.numbered = frozenset()
-    for relation, name, certain in ((RELATION, "a", True), (RELATION, "c", False), (8, "c", True)):
+    judged.tables.looks.forget()
+    for relation, name, certain in ((RELATION, "a", True), (RELATION, "c", False), (8, "a", False)):
         each = LoggedTable(
             relation,
             ITEMS,
@@ -342,4 +421,4 @@ def test_a_chunk_that_has_read_the_numbers_of_its_columns_needs_no_check(
             numbers=tuple(relation * IDS_PER_TABLE + n for n in (1, 2, 3, 4)),
         )
         assert judged.hidden._is_certain(each, judged.start.config) == certain
-        assert judged.hidden._needs_check({ITEMS: [each]}, judged.start.config) != certain
+        assert judged.hidden._needs_look([each], judged.start.config) != certain

@@ -14,6 +14,7 @@ from connector.config import TableConfig
 from connector.errors import TableError
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.landing.manifest import LandedFile
+from connector.logged_table import ColumnLook
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
 from tests.support.agent.agents import config_of
@@ -70,9 +71,9 @@ def test_a_masked_column_that_would_land_under_another_name_quarantines_the_tabl
     ssn, note = Column("SSN", "text", "string", "null"), Column("Note", "text", "string", mask)
     before = replace(layout("id"), columns=(*layout("id").columns, ssn, note))
     assert tables.adopt(before, 90) is not None
-    tables.note_column_ids({NAME: {"id": 1, "ssn": 2, "note": 3}}, 95)
+    tables.note_names(ColumnLook(95, 95, {NAME: {"id": 1, "ssn": 2, "note": 3}}))
     assert tables.states[NAME].state == "captured"
-    tables.note_column_ids({NAME: {"id": 1, "note": 2}}, 100)
+    tables.note_names(ColumnLook(100, 100, {NAME: {"id": 1, "note": 2}}))
     state = tables.states[NAME]
     assert state.state == ("quarantined" if mask is None else "captured")
     if mask is None:
@@ -90,20 +91,33 @@ def test_a_masked_column_is_known_under_a_name_that_lands_by_one_that_does_not_o
     tables.adopt(before, 90)
     for position, name in enumerate(("ssn", "unlisted", "said", "other")):
         assert tables.states[NAME].state == "captured"
-        tables.note_column_ids({NAME: {"id": 1, name: 2}}, 95 + position)
+        tables.note_names(ColumnLook(95 + position, 95 + position, {NAME: {"id": 1, name: 2}}))
     assert tables.states[NAME].reason == "column 'other' was 'ssn', which lands masked"
+
+
+def test_a_masked_column_that_has_not_landed_yet_is_known_by_its_number(tables: Tables) -> None:
+    settings = {"columns": ["id", "a", "ssn"], "mask": {"ssn": "null"}, "mask_before_landing": True}
+    named = {NAME: TableConfig.model_validate(settings)}
+    tables.config = config_of().model_copy(update={"tables": named})
+    for ids in ({"id": 1}, {"id": 1, "ssn": 2}, {"id": 1, "a": 2}):
+        assert tables.states[NAME].state == "captured"
+        tables.note_names(ColumnLook(95, 95, {NAME: ids}))
+    assert tables.states[NAME].reason == "column 'a' was 'ssn', which lands masked"
+    tables.release(NAME, layout("id", "a"))
+    tables.note_names(ColumnLook(110, 110, {NAME: {"id": 1, "a": 2, "b": 3}}))
+    assert tables.states[NAME].state == "captured", "whoever had it dumped wants it so"
 
 
 def test_a_masked_column_that_would_land_under_a_new_name_quarantines_the_table(tables: Tables) -> None:
     ssn, note = Column("ssn", "text", "string", "null"), Column("note", "text", "string")
     tables.adopt(replace(layout("id"), columns=(*layout("id").columns, ssn)), 90)
     for ids in ({"id": 1, "ssn": 2}, {"id": 1, "note": 2}):
-        tables.note_column_ids({NAME: ids}, 95)
+        tables.note_names(ColumnLook(95, 95, {NAME: ids}))
     assert tables.states[NAME].state == "captured", "it may be masked, too"
     tables.adopt(replace(layout("id"), columns=(*layout("id").columns, note)), 100)
     assert tables.states[NAME].state == "quarantined"
     tables.release(NAME, replace(layout("id"), columns=(*layout("id").columns, note)))
-    tables.note_column_ids({NAME: {"id": 1, "note": 2}}, 110)
+    tables.note_names(ColumnLook(110, 110, {NAME: {"id": 1, "note": 2}}))
     assert tables.states[NAME].state == "captured", "whoever had it dumped wants it so"
 
 
@@ -197,14 +211,14 @@ def test_names_of_columns_outlast_a_table_that_is_not_captured_for_a_while(
 ) -> None:
     """By log, ids or layouts; what is renamed meanwhile is seen by its id."""
     for ids in ({"id": 1, "ssn": 2}, {"id": 1, "a": 2}):
-        tables.note_column_ids({NAME: ids}, 95)
+        tables.note_names(ColumnLook(95, 95, {NAME: ids}))
     tables.remove(NAME)
     recorded = tables.recorded(2, DumpNeeds())
     again = Tables(recorded["tables"], {}, former_names=recorded["former_names"])  # after a restart
     if not fit:
         again.quarantine_unfit(TableError(NAME, "it has no key"), 100)
     again.add(layout("id", "b"))
-    again.note_column_ids({NAME: {"id": 1, "b": 2}}, 105)
+    again.note_names(ColumnLook(105, 105, {NAME: {"id": 1, "b": 2}}))
     names = again.states[NAME].column_names
     assert names is not None
     assert names.others("ssn") == {"a", "b"}
@@ -212,7 +226,7 @@ def test_names_of_columns_outlast_a_table_that_is_not_captured_for_a_while(
     again.remove(NAME)
     assert list(again.former_names) == [NAME]
     again.add(layout("id", "b"))
-    again.note_column_ids({NAME: {"id": 9}}, 110)
+    again.note_names(ColumnLook(110, 110, {NAME: {"id": 9}}))
     again.update(NAME, column_names=None)
     again.remove(NAME)
     assert again.former_names == {}, "nothing is known of them"
@@ -417,7 +431,7 @@ def test_only_a_new_layout_after_the_last_check_of_a_table_that_lands_may_rename
     """Else each commit of a quarantined table's log, or of an agent behind, would check the catalog."""
     new = [layout("id", "b")]
     assert not tables.may_rename(new, 100), "its columns have no ids"
-    tables.note_column_ids({NAME: {"id": 1, "a": 2}}, 100)
+    tables.note_names(ColumnLook(100, 100, {NAME: {"id": 1, "a": 2}}))
     assert tables.may_rename(new, 101)
     assert not tables.may_rename(new, 100)
     assert not tables.may_rename([layout("id", "a")], 101)

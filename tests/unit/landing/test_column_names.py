@@ -71,7 +71,7 @@ def test_ids_of_log_that_has_yet_to_land_are_kept_until_it_has() -> None:
         ColumnNames().seen(one, 10).seen(one, 20).seen(two, 30).seen(two, 40).seen(three, 50).seen(three, 60)
     )
     assert (names.earlier, names.upto) == (one, 50)
-    assert names.landed(49) == names
+    assert (names.landed(49).earlier, names.landed(49).upto) == (one, 50)
     landed = names.landed(50)
     assert (landed.earlier, landed.ids, landed.renamed) == ({}, three, names.renamed)
     assert landed.seen(one, 70).earlier == three
@@ -84,3 +84,23 @@ def test_ids_are_kept_of_the_table_that_has_the_name_now() -> None:
     assert (names.earlier, names.upto) == (one, 20)
     altered = names.seen({**two, "a": IDS_PER_TABLE * 8 + 2}, 30)
     assert (altered.earlier, altered.upto) == (two, 30)
+
+
+def test_columns_that_were_not_altered_since_log_that_has_landed_are_known_by_their_versions() -> None:
+    """Whatever a look in between has shown: what that one alone has is met until log up to the last lands."""
+    first = {"id": 1, "ssn": 2, "note": 3}
+    names = ColumnNames().seen(first, 10, {"id": 1, "ssn": 1, "note": 1}).landed(10)
+    assert names.lasted(0) == first
+    names = names.seen({**first, "new": 4}, 20, {"id": 1, "ssn": 1, "note": 2, "new": 2})
+    names = names.seen(first, 30, {"id": 1, "ssn": 1, "note": 2})
+    assert names.lasted(0) == {"id": 1, "ssn": 2}
+    assert names.landed(29).met == ["new", "note"]
+    assert names.landed(30).lasted(0) == first
+    assert names.landed(30).met == []
+
+
+def test_columns_of_a_table_that_came_are_those_that_came_until_log_up_to_its_first_look_has_landed() -> None:
+    names = ColumnNames().seen({"id": 1, "note": 2}, 10).seen({"id": 1, "note": 2, "new": 3}, 20)
+    assert (names.first_upto, names.before(0)) == (10, {"id": 1, "note": 2})
+    assert names.landed(10).first_upto == 0
+    assert names.landed(10).upto == 20
