@@ -127,23 +127,31 @@ def keys_query(
 ) -> str:
     """Join keys to rows, in the key's types without length limits, which would truncate too long a key. Pure.
 
-    The first selected column is true if there is no row. An absent key is returned as the column would format
-    it (``1.50``, padded), unless the column could not hold it at all. A composite value whose fields are all
-    null IS NULL, too, so nulls are counted.
+    Keys without a row follow, with true in the first selected column, and so do keys to which a row's is only
+    equal (citext, numeric, some collations), without being the text that lands. They are returned as the
+    column would format them (``1.50``, padded), unless the column could not hold them at all.
     """
     values = ", ".join(
         "(" + ", ".join(f"{literal(v)}::{c.type}" for v, c in zip(key, columns, strict=True)) + ")"
         for key in keys
     )
-    names = [f"k{number}" for number in range(len(columns))]
-    pairs = list(zip(columns, names, strict=True))
-    formatted = {c.name: f"COALESCE(t.{quote(c.name)}, {_formatted(c, f'v.{name}')})" for c, name in pairs}
-    selected = [formatted.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
-    joined = " AND ".join(_equal(c, f"t.{quote(c.name)}", f"v.{name}") for c, name in pairs)
+    names = {column.name: f"v.k{number}" for number, column in enumerate(columns)}
+    wanted = f"(VALUES {values}) v({', '.join(name.removeprefix('v.') for name in names.values())})"
+    rows = [f"t.{quote(c.name)}" for c in schema.columns]
+    formatted = {c.name: _formatted(c, names[c.name]) for c in columns}
+    joined = " AND ".join(_equal(c, f"t.{quote(c.name)}", names[c.name]) for c in columns)
+    texts = [c.name for c in columns if schema.column(c.name).type == "string"]
+    exact = " AND ".join([joined, *(_same_text(f"t.{quote(name)}", formatted[name]) for name in texts)])
     return (
-        f"SELECT pg_catalog.num_nulls(t.{quote(schema.key[0])}) = 1, {', '.join(selected)} "
-        f"FROM (VALUES {values}) v({', '.join(names)}) LEFT JOIN {relation} t ON {joined}"
+        f"SELECT false, {', '.join(rows)} FROM {wanted} JOIN {relation} t ON {joined} UNION ALL "
+        f"SELECT true, {', '.join(formatted.get(c.name, 'NULL') for c in schema.columns)} FROM {wanted} "
+        f"WHERE NOT EXISTS (SELECT FROM {relation} t WHERE {exact})"
     )
+
+
+def _same_text(one: str, other: str) -> str:
+    texts = f'{one}::pg_catalog.text COLLATE pg_catalog."C"', f"({other})::pg_catalog.text"
+    return " OPERATOR(pg_catalog.=) ".join(texts)
 
 
 def _formatted(column: KeyColumn, value: str) -> str:

@@ -455,7 +455,7 @@ def test_a_session_reads_in_the_order_of_an_extension_that_is_newer_or_moved(
         every_row_once(tables, T, columns)
         values = {"tenant": "1", "email": "b1"}
         with tables.open_keys(T, [[values[c] for c in columns]]) as chunk:
-            assert [some.absent.to_pylist() for some in chunk.rows() if some.absent] == [[False]]
+            assert [some.absent.to_pylist() for some in chunk.rows() if some.absent] == [[False, True]]
 
 
 def test_a_type_has_one_name_whatever_extensions_there_are(database: Database) -> None:
@@ -507,6 +507,18 @@ def test_keys_without_a_row_come_back_as_absent_in_the_sources_text(database: Da
         ("1.50", "x   ", "abcd", None, True),
         ("2.50", "y   ", "ab", None, True),
     ]
+
+
+@both_ways
+def test_a_key_that_only_equals_a_rows_is_absent_beside_that_row(database: Database) -> None:
+    """A lake's row of this text is a ghost, which nothing else but a full dump would delete."""
+    database.execute(
+        "CREATE TABLE t (a int, k numeric, v int, PRIMARY KEY (a, k)); INSERT INTO t VALUES (1, 1.0, 7)"
+    )
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert keyed(tables, [["1", "1.0"]]) == [(1, "1.0", 7, False)]
+        assert keyed(tables, [["1", "1.00"]]) == [(1, "1.0", 7, False), (1, "1.00", None, True)]
 
 
 def test_a_composite_value_with_null_fields_is_a_value(database: Database) -> None:
