@@ -17,7 +17,9 @@ import dataclasses
 import functools
 import logging
 import signal
+import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -161,7 +163,11 @@ def _check_identity(newest: Manifest | None, source: Source) -> Finding:
 
 
 def run(
-    config: Config, load_config: Callable[[], Config] | None = None, *, standby: bool = False
+    config: Config,
+    load_config: Callable[[], Config] | None = None,
+    *,
+    standby: bool = False,
+    stopped: threading.Event | None = None,
 ) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (graceful), or until an error stops it (raised).
 
@@ -172,11 +178,14 @@ def run(
     A `standby` waits while another agent is active. It returns to standby when asked to hand over, when
     another agent has taken over, or when it has been unable to read the log for half the lease, so another
     agent that can may take over.
+
+    `stopped`: set once the caller has been told to stop. A signal handler that raises is not enough: what it
+    raises is lost if a C extension imports a module just then and drops the errors of that.
     """
     store = ObservedStore(open_store(config.landing, config.source.name))
     live = LiveAgent(config, store)
     with serving(live):
-        return _Agent(live, store, load_config, standby).run()
+        return _Agent(live, store, load_config, standby, stopped or threading.Event()).run()
 
 
 @dataclasses.dataclass
@@ -191,7 +200,7 @@ class _Agent:
     store: ObservedStore
     load_config: Callable[[], Config] | None
     standby: bool
-    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
+    stopped: threading.Event
     term: int = 0
 
     def run(self) -> Progress:
@@ -216,10 +225,12 @@ class _Agent:
         """Check, wait for the lease, and capture until it is lost or handed over, or the agent is stopped."""
         _require_fit(self.live.config, self.store)
         self.live.stand_by()
-        lease = _acquire_lease(self.live.config, self.store, standby=self.standby)
+        self._pause(0)
+        lease = _acquire_lease(self.live.config, self.store, standby=self.standby, sleep=self._pause)
         source: Source | None = None
         capture: Capture | None = None
         try:
+            self._pause(0)
             config = self._config_as_of_now(lease.term)
             self.term = lease.term
             source = open_source(config)
@@ -236,6 +247,7 @@ class _Agent:
             self.live.activate(capture, lease)
             renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
             with self._stopping(capture), reloaded_by_signal(capture.reload), renewing:
+                self._pause(0)
                 capture.run()
         finally:
             if source is not None:
@@ -246,6 +258,11 @@ class _Agent:
             log.info("handed over; standing by")
             lease.wait_until_taken(HANDOVER_SECONDS)
         return capture
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, and exit if we were told to stop."""
+        if self.stopped.wait(seconds):
+            sys.exit(0)
 
     def _stopping(self, capture: Capture) -> AbstractContextManager[None]:
         def stop(number: signal.Signals) -> None:
@@ -303,11 +320,13 @@ def _require_fit(config: Config, store: Store) -> None:
     require_fit(findings)
 
 
-def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Lease:
+def _acquire_lease(
+    config: Config, store: Store, *, standby: bool = False, sleep: Callable[[float], None] = time.sleep
+) -> Lease:
     """Wait for the lease, and for a store that does not answer."""
     holder, seconds = uuid.uuid4().hex, config.landing.lease_seconds
     patiently = retrying(threading.Event())
-    return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby)
+    return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby, sleep=sleep)
 
 
 def _record_log_off(config: Config, store: Store, source: Source, reason: str) -> None:

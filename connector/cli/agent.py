@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import sys
+import threading
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
@@ -80,12 +82,19 @@ def run(
 
     keep_small()
     log_to_stderr(verbose, as_json=log_json)
+    stopped = threading.Event()
+
+    def exit_now(_signal: object) -> NoReturn:
+        stopped.set()
+        sys.exit(0)
+
     # Before capture begins there is nothing to land, and the configuration is fresh.
-    with stopped_by_signals(lambda _signal: sys.exit(0)), reloaded_by_signal(lambda: None):
+    with stopped_by_signals(exit_now), reloaded_by_signal(lambda: None):
         from connector import agent
 
         environment = dict(os.environ)  # connecting removes libpq's variables, and a reload may need them
-        progress = agent.run(load(config), lambda: load(config, environment), standby=standby)
+        reread = partial(load, config, environment)
+        progress = agent.run(load(config), reread, standby=standby, stopped=stopped)
     logging.getLogger("deltatide").info(
         "%s changes, %s dumped rows in %s manifests",
         progress.changes,

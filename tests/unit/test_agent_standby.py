@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -120,6 +121,27 @@ def test_it_ends_when_it_is_stopped_even_if_it_handed_over_or_was_overtaken(
     assert run(monkeypatch, store, stop_and_hand_over) == [1]
     with pytest.raises(FencedError):
         run(monkeypatch, store, stop_and_be_fenced)
+
+
+def test_a_stop_whose_exception_is_lost_ends_what_waits_for_the_lease(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    """What a signal handler raises is lost in an import that a C extension makes."""
+    stopped = threading.Event()
+
+    def wait(self: Any, what: str) -> None:
+        stopped.set()
+
+    Lease.acquire(store, 60)
+    monkeypatch.setattr(lease_module, "_is_dead", lambda _state: False)
+    monkeypatch.setattr(lease_module._Watch, "_say", wait)
+    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(
+        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
+    )
+    with pytest.raises(SystemExit) as ended:
+        agent.run(config_of(), standby=True, stopped=stopped)
+    assert ended.value.code == 0
 
 
 def test_an_agent_alone_ends_when_it_is_overtaken_and_hands_nothing_over(

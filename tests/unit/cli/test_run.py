@@ -31,7 +31,7 @@ def test_a_reload_knows_the_variables_that_connecting_removes(
     file.write_text(FILE)
     loaded: list[Config] = []
 
-    def run(config: Config, load_config: Callable[[], Config], *, standby: bool) -> Progress:
+    def run(config: Config, load_config: Callable[[], Config], *, standby: bool, stopped: object) -> Progress:
         for name in ("PGUSER", "PGHOST"):
             del os.environ[name]
         loaded.extend((config, load_config()))
