@@ -105,8 +105,9 @@ class Stopping:
             signal.signal(each, _abandon)
 
     def exit(self, number: int) -> NoReturn:
-        """Exit now: nothing is under way yet."""
+        """Exit now: nothing is under way yet. If a library drops the exception, `event` ends the command."""
         self.number = number
+        self.event.set()
         sys.exit(self.exit_code)
 
 
