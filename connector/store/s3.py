@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config as ClientConfig
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+)
 from botocore.exceptions import ConnectionError as NetworkError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
@@ -77,6 +83,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._scratch: Path | None = None
+        self._had_credentials = False
 
     @classmethod
     def open(cls, config: LandingConfig, source: str, *, patient: bool = True) -> S3Store:
@@ -224,8 +231,20 @@ class S3Store:
             paginator: Any = self._client.get_paginator("list_objects_v2")
             yield from paginator.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **arguments)
 
-    def _errors(self, path: str) -> Any:
-        return _errors(f"{self.url}/{path}")
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        """Raise our errors. Credentials that could be had before, and now can't, may come back.
+
+        They are renewed every few hours, and botocore asks a machine's metadata service once, for a second.
+        """
+        try:
+            with _errors(f"{self.url}/{path}"):
+                yield
+        except PreconditionError as error:
+            if self._had_credentials and isinstance(error.__cause__, CredentialRetrievalError):
+                raise TransientError(str(error), hint=error.hint) from error.__cause__
+            raise
+        self._had_credentials = True
 
 
 def _client_config(config: LandingConfig, patient: bool) -> ClientConfig:

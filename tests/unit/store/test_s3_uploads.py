@@ -1,4 +1,4 @@
-"""Uploads in parts, which a store may have completed although it did not say so."""
+"""Uploads in parts that a store has completed without saying so; credentials that can't be renewed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, CredentialRetrievalError
 
 from connector.errors import PreconditionError, TransientError
 from connector.store.s3 import S3Store
@@ -52,3 +52,26 @@ def test_an_upload_that_was_lost_may_be_repeated(tmp_path: Path, held: int | Non
 def test_any_other_refusal_stays_one_whatever_is_there(tmp_path: Path) -> None:
     with pytest.raises(PreconditionError):
         put(Client("NoSuchBucket", held=4), tmp_path / "a")
+
+
+class Role:
+    """Answers as long as the machine's metadata service does."""
+
+    answers = True
+
+    def delete_object(self, **_: Any) -> None:
+        if not self.answers:
+            raise CredentialRetrievalError(provider="iam-role", error_msg="no response")
+
+
+def test_credentials_that_cannot_be_renewed_may_pass_and_those_that_never_came_may_not() -> None:
+    role: Any = Role()
+    store = S3Store(role, "bucket", "landing")
+    role.answers = False
+    with pytest.raises(PreconditionError, match="iam-role"):
+        store.delete("a")
+    role.answers = True
+    store.delete("a")
+    role.answers = False
+    with pytest.raises(TransientError, match="iam-role"):
+        store.delete("a")
