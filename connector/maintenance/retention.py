@@ -398,15 +398,20 @@ def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName
     has returned: its chunks may wait long for their manifest. If a layout returns, the agent writes its
     schema again, so manifests are checked as late as possible.
     """
-    manifests = history.get(first), history.newest
-    dumping = {dump.table for manifest in manifests for dump in manifest.dumps if dump.active}
-    found: set[str] = set()
+    dumping = _dumping(history.get(first)) | _dumping(history.newest)
+    found: set[tuple[TableName, str]] = set()
     for table in candidates.keys() - dumping:
         if since := _layouts_since(history, table, first):
-            found |= {schema_path(table, id_) for id_ in candidates[table] - since}
+            found |= {(table, id_) for id_ in candidates[table] - since}
     if found:  # a layout may have come and gone within one manifest, so each one is read
-        found.difference_update(schema_path(f.table, f.schema_id) for f in history.files_from(first))
-    return sorted(found)
+        found.difference_update((file.table, file.schema_id) for file in history.files_from(first))
+        now = history.reader.newest()  # that took a while: a dump may have begun
+        dumping = _dumping(now[0]) if now else set()
+    return sorted(schema_path(table, id_) for table, id_ in found if table not in dumping)
+
+
+def _dumping(manifest: Manifest) -> set[TableName]:
+    return {dump.table for dump in manifest.dumps if dump.active}
 
 
 def _layouts_since(history: History, table: TableName, first: int) -> set[str]:
