@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -223,12 +223,14 @@ class RequestIntake(BackgroundThread):
         if isinstance(request, ControlRequest):
             carry_out(request, self._dumps, self._tables)
             return
-        names = list(dict.fromkeys(request.tables or self._all_tables(request)))
-        if not names:
+        unfit = {} if request.tables else self._showing_masked()
+        keyed = (name for name in self._tables.states if self._tables.has_key(name))
+        names = list(dict.fromkeys(request.tables or (name for name in keyed if name not in unfit)))
+        if not names and not unfit:
             raise RequestError("no table can be dumped: only changes are captured")
         quarantined = [name for name in names if self._require_dumpable(request, name)]
-        unfit = self._release(quarantined, position) if quarantined else {}
-        if len(unfit) == len(names):
+        unfit |= self._release(quarantined, position) if quarantined else {}
+        if unfit.keys() >= set(names):
             raise RequestError("; ".join(unfit.values()))
         for name, why in unfit.items():
             log.error("request %s skips a table: %s", request.id, why)
@@ -250,16 +252,13 @@ class RequestIntake(BackgroundThread):
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
 
-    def _all_tables(self, request: DumpRequest) -> Iterator[TableName]:
-        """List the tables that a dump of all is of; who has a masked column shown has to name its table."""
-        for name in filter(self._tables.has_key, list(self._tables.states)):
-            reason = self._tables.states[name].reason
-            if LANDS_MASKED in (reason or ""):
-                text = f"request {request.id} skips {name}: {reason}; a dump of it by name lands it so"
-                log.error("%s", text)
-                self._tables.notice(name, "dump", text)
-            else:
-                yield name
+    def _showing_masked(self) -> dict[TableName, str]:
+        """Return why a dump of all tables skips some: to have a masked column shown, name its table."""
+        return {
+            name: f"{name}: {state.reason}; a dump of it by name lands it so"
+            for name, state in self._tables.states.items()
+            if LANDS_MASKED in (state.reason or "") and self._tables.has_key(name)
+        }
 
     def _require_dumpable(self, request: DumpRequest, name: TableName) -> bool:
         """Return whether a table is quarantined; `RequestError` if it can't be dumped as asked."""

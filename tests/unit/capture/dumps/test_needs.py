@@ -203,6 +203,20 @@ def test_a_dump_of_all_tables_does_not_release_one_that_would_show_a_masked_colu
     assert tables.states[ITEMS].state == "quarantined"
     (notice,) = tables.take_notices()
     assert "'note' was 'ssn', which lands masked; a dump of it by name lands it so" in notice.text
+    tables.remove(parts)
+    with pytest.raises(RequestError, match="'note' was 'ssn', which lands masked"):
+        request(dumps, tables, 70)
+
+
+def test_a_dump_of_all_tables_that_has_to_wait_says_once_which_it_skips() -> None:
+    """It is tried again every few seconds, and each notice is a manifest."""
+    tables = captured(ITEMS, parts := TableName.parse("public.parts"))
+    tables.quarantine_unfit(shown_unmasked(ITEMS, "ssn", "note"), 50)
+    tables.quarantine(QuarantineNotice(parts, 5, "broken", "fix it"))
+    tables.take_notices()
+    with pytest.raises(AttributeError):  # there is no source to ask
+        request(DumpQueue([], epoch=1), tables, 60)
+    assert tables.take_notices() == []
 
 
 def test_gaps_that_are_repaired_day_after_day_are_not_kept() -> None:
