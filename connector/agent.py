@@ -223,7 +223,7 @@ class _Agent:
 
     def _serve(self) -> Capture:
         """Check, wait for the lease, and capture until it is lost or handed over, or the agent is stopped."""
-        _require_fit(self.live.config, self.store)
+        _require_fit(self.live.config, self.store, self._pause)
         self.live.stand_by()
         self._pause(0)
         lease = _acquire_lease(self.live.config, self.store, standby=self.standby, sleep=self._pause)
@@ -260,8 +260,14 @@ class _Agent:
         return capture
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and exit if we were told to stop."""
-        if self.stopped.wait(seconds):
+        """Wait, and exit if we were told to stop.
+
+        Does not wait for the event: the signal handler that sets it interrupts this thread, which may hold
+        the event's lock then.
+        """
+        if not self.stopped.is_set():
+            time.sleep(seconds)
+        if self.stopped.is_set():
             sys.exit(0)
 
     def _stopping(self, capture: Capture) -> AbstractContextManager[None]:
@@ -294,7 +300,7 @@ class _Agent:
         """Leave the lease to others until the configuration file is valid."""
         self.live.stand_by()
         invalid = retry_if_exception_type(ConfigurationError)
-        for attempt in Retrying(retry=invalid, wait=wait_fixed(RELOAD_SECONDS)):
+        for attempt in Retrying(retry=invalid, wait=wait_fixed(RELOAD_SECONDS), sleep=self._pause):
             with attempt:
                 self.live.config.reloaded(load_config())
         log.info("the configuration file is valid again")
@@ -306,12 +312,12 @@ def _fenced(capture: Capture | None, lease: Lease) -> bool:
     return newest is not None and newest.term == lease.term
 
 
-def _require_fit(config: Config, store: Store) -> None:
+def _require_fit(config: Config, store: Store, sleep: Callable[[float], None]) -> None:
     """Check store and source, waiting for those that do not answer; `PreconditionError` if they are unfit."""
-    patiently = retrying(threading.Event())
+    patiently = retrying(threading.Event()).copy(sleep=sleep)
     landing_zone = patiently(_check_landing, store)
     newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
-    asking_source = retrying(threading.Event(), "the source")
+    asking_source = retrying(threading.Event(), "the source").copy(sleep=sleep)
     record = functools.partial(_record_log_off, config, store) if newest is not None else None
     findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
     for finding in findings:
@@ -325,7 +331,7 @@ def _acquire_lease(
 ) -> Lease:
     """Wait for the lease, and for a store that does not answer."""
     holder, seconds = uuid.uuid4().hex, config.landing.lease_seconds
-    patiently = retrying(threading.Event())
+    patiently = retrying(threading.Event()).copy(sleep=sleep)
     return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby, sleep=sleep)
 
 

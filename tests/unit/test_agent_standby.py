@@ -144,6 +144,32 @@ def test_a_stop_whose_exception_is_lost_ends_what_waits_for_the_lease(
     assert ended.value.code == 0
 
 
+@pytest.mark.parametrize("awaited", ["the landing zone", "a valid file"])
+def test_a_stop_whose_exception_is_lost_ends_what_tries_again(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore, awaited: str
+) -> None:
+    stopped, tries = threading.Event(), 0
+
+    def fail(*_: object) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            stopped.set()
+        assert tries < 4, "it goes on"
+        raise ConfigurationError("odd") if awaited == "a valid file" else TransientError("no answer")
+
+    if awaited == "the landing zone":
+        monkeypatch.setattr(agent, "probe", fail)
+    Lease.acquire(store, 0.05).release()
+    monkeypatch.setattr(agent, "RELOAD_SECONDS", 0.01)
+    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(
+        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
+    )
+    with pytest.raises(SystemExit):
+        agent.run(config_of(), fail, standby=True, stopped=stopped)
+
+
 def test_an_agent_alone_ends_when_it_is_overtaken_and_hands_nothing_over(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore
 ) -> None:
