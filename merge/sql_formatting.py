@@ -63,6 +63,11 @@ def to_micros(value: datetime) -> int:
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 
+def from_micros(micros: int) -> datetime:
+    """Return the instant that `to_micros` counts."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
 def timestamp(value: datetime | None) -> str:
     """Format an instant."""
     if value is None:

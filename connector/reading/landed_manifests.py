@@ -1,15 +1,18 @@
 """The manifests of a landing zone, as plans of merges read them, for whoever plans without Spark.
 
 Invariant: what was read once is the same for the life of a reader; of a compacted block, its record was read
-with the manifest that ends the block.
+with the manifest that ends the block. Readers as of the same time (`AsOf`) show the same, or fail, whatever
+maintenance removes or compacts meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
-from connector.errors import ConfigurationError, FormatError, GapError
+from connector.errors import ConfigurationError, FormatError, GapError, TransientError
 from connector.landing.format import block_of
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_object import EMPTY, LandingState, StoredManifest, missing_state
@@ -18,12 +21,28 @@ from connector.landing.manifest_store import ManifestReader, newest_manifest, re
 from connector.store.protocol import Store
 from connector.store.read_ahead import read_ahead
 
+MOST_SKEW = timedelta(hours=1)
+"""How far the clocks of maintenance and of a reader may differ. Originals of a block stay for a day."""
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """A time, and what maintenance had done by then: from manifest `kept` on, all were kept."""
+
+    kept: int
+    at: datetime
+
+    @classmethod
+    def now(cls, store: Store) -> AsOf:
+        """Return what it has done by now."""
+        return cls(_first_kept(store), datetime.now(timezone.utc))
+
 
 class LandedManifests:
-    """The manifests of one source, by number. Keeps those that it has read."""
+    """The manifests of one source, by number. Keeps those that it has read. `as_of`: None for as they are."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, as_of: AsOf | None = None) -> None:
+        self._store, self._as_of = store, as_of
         self._reader = ManifestReader(store)
         self._known: dict[int, Manifest] = {}
         self._damaged: dict[int, FormatError] = {}
@@ -52,12 +71,20 @@ class LandedManifests:
         try:
             return self._known[number]
         except KeyError:
+            self.require_kept(number)
             raise GapError(
                 str(self._damaged.get(number, f"manifest {number} is missing in {self._store.url}"))
                 + ", whose changes are still to be read",
                 hint="merge the lake, whose tables need less of the landing zone then; if a merge fails too,"
                 " it says what to do",
             ) from None
+
+    def require_kept(self, number: int) -> None:
+        """Raise `TransientError` if a manifest that was kept then has been removed, with what it names."""
+        if self._as_of is not None and self._as_of.kept <= number < _first_kept(self._store):
+            raise TransientError(
+                f"manifest {number} in {self._store.url} was removed since this began: begin again"
+            )
 
     def is_removed(self, number: int) -> bool:
         """Return whether a manifest is from before those that are kept."""
@@ -66,8 +93,7 @@ class LandedManifests:
     @cached_property
     def first_kept(self) -> int:
         """Return the number of the first manifest from which all are kept."""
-        retained = read_retained(self._store)
-        return 1 if retained is None else retained.first
+        return _first_kept(self._store) if self._as_of is None else self._as_of.kept
 
     def _read_states(self, manifests: Iterable[StoredManifest]) -> None:
         named = dict.fromkeys(manifest.state.path for manifest in manifests if manifest.state is not None)
@@ -95,8 +121,15 @@ class LandedManifests:
             raise state
         manifest = stored.whole(state)
         if manifest.number == block_of(manifest.number)[1]:
-            manifest.compacted = read_compacted(self._store, manifest.number)
+            block = read_compacted(self._store, manifest.number)
+            if block is not None and (self._as_of is None or block.at <= self._as_of.at - MOST_SKEW):
+                manifest.compacted = block
         return manifest
+
+
+def _first_kept(store: Store) -> int:
+    retained = read_retained(store)
+    return 1 if retained is None else retained.first
 
 
 def newest_in(store: Store) -> Manifest:

@@ -22,9 +22,9 @@ How every query keeps it:
    they show one manifest together, and since it is found after the pins, F <= `upto` for each of them.
 3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a
    merge's. All parts of a view's plan begin with one exchange that holds what that task returns, so one such
-   task runs. Two could differ if manifests are removed or compacted meanwhile, and a row that only one half
-   of the overlay knows of would be lost. Spark runs another only if it loses what the first returned. The
-   parts also share the events that are read, by key (`_whole`).
+   task runs. Spark runs another if it loses what the first returned: with an executor, say. That one plans
+   the same, or fails, though manifests were removed or compacted meanwhile; else a row of which only one
+   half of the overlay knows would be lost. The parts also share the events that are read, by key (`_whole`).
 
 A query costs Spark's planning more than its work: with adaptive execution, the rest of a plan is planned
 again after each exchange, and each time Delta lists the files of each of its scans by a job. So exchanges
@@ -145,7 +145,7 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
 
     landing, manifest, begun = begin(spark, config, choose, refused)
     source = Source(config.landing, config.source.name)
-    newest = _one_row(spark).mapInArrow(source.newest, NEWEST).scalar()
+    newest = _one_row(spark).mapInArrow(source.newest, NEWEST).select(F.struct("*")).scalar()
     builder = _Builder(spark, config, landing, manifest, source, newest, newest_cuts(spark, config))
     built = _built(builder, begun, refused)
     frames = {table: frame for table, (frame, _) in built.items()}
@@ -225,7 +225,7 @@ def _require_free(spark: SparkSession, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds the views of one source; `newest`: the number of the newest manifest when a query runs.
+    """Builds the views of one source; `newest`: the newest manifest when a query runs (`NEWEST`).
 
     `cuts`: the rows of the control table appended last (`newest_cuts`).
     """
@@ -286,7 +286,7 @@ class _Builder:
                 self.cuts.select("merged_at", named.alias("merged")).orderBy(F.desc("merged_at")).limit(1)
             )
             merged = newest.select("merged").scalar()
-        given = _one_row(self.spark).select(self.newest.alias("manifest"), merged.alias("merged"))
+        given = _one_row(self.spark).select(self.newest["manifest"].alias("manifest"), merged.alias("merged"))
         return _marked(given.mapInArrow(status.rows, STATUS), "table")
 
     def _is_usable(self, begun: Begun, schema: TableSchema) -> bool:
@@ -313,9 +313,9 @@ class _Builder:
             after, last, merged = none, none, F.lit(None).cast(MERGED)
         else:
             after, last, merged = cuts["after"], cuts["last"], cuts["merged"]
-        given = _one_row(self.spark).select(
-            self.newest.alias("upto"), after.alias("after"), last.alias("last"), merged.alias("merged")
-        )
+        newest = (self.newest[name].alias(name) for name in ("kept", "micros"))
+        read = self.newest["manifest"].alias("upto"), after.alias("after"), last.alias("last")
+        given = _one_row(self.spark).select(*read, *newest, merged.alias("merged"))
         return given.mapInArrow(pending.state, STATE).repartition(TASKS if is_merged else TASKS_WITHOUT_TABLE)
 
     def _cuts(self, table: TableName) -> Column | None:

@@ -1,8 +1,9 @@
 """Plans and reads what has landed of a table since its Delta table, within the tasks of a query.
 
 It runs in Spark's Python processes, which can't use Spark, and is a function of what the query hands it: of
-manifest `after`, whose changes the Delta table certainly has, and of manifest `upto`. So two tasks of one
-query agree, whatever lands meanwhile. How the rows are used: `merge.reading.live_views`.
+manifest `after`, whose changes the Delta table certainly has, of manifest `upto`, and of the moment at which
+that was the newest one. So two tasks of one query agree, or one fails, whatever lands, or is removed or
+compacted, meanwhile. How the rows are used: `merge.reading.live_views`.
 
 Plans are those of a merge (`merge.plan`). What a merge does to rows of the target that no event names is
 one position here, `oldest`: rows positioned before it are gone. A truncate is one; so is the end of a full
@@ -32,19 +33,21 @@ from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.position import Position, format_position
 from connector.reading.change_log import Part
 from connector.reading.change_rows import read_layout, read_rows
-from connector.reading.landed_manifests import LandedManifests, newest_in
+from connector.reading.landed_manifests import AsOf, LandedManifests, newest_in
 from connector.reading.table_changes import groups_for_tasks
 from connector.schema import Column, TableName, TableSchema, fold
 from connector.store.factory import open_store
 from merge.lake.schema import wider
 from merge.plan import NOTHING, TablePlan, plan_past_holes
+from merge.sql_formatting import from_micros, to_micros
 
 if TYPE_CHECKING:
     from connector.store.protocol import Store
 
 Batches = Iterable[pa.RecordBatch]
 
-NEWEST = "manifest bigint"
+NEWEST = "manifest bigint, kept bigint, micros bigint"
+"""The number of the newest manifest, and the landing zone's `AsOf` before it was looked for."""
 STATE, OLDEST = "state string", "epoch int, lsn bigint, seq bigint"
 """Rows of JSON: `oldest`, the same in all, and what a task is to read, `part`, or null if there is nothing.
 One column: of two, each half of a plan would keep one."""
@@ -94,10 +97,13 @@ class Source:
         return open_store(self.landing, self.name)
 
     def newest(self, batches: Batches) -> Batches:
-        """Return the number of the newest manifest, for `NEWEST`."""
+        """Return the newest manifest, for `NEWEST`."""
         for _ in batches:
             with explained():
-                yield pa.RecordBatch.from_pylist([{"manifest": newest_in(self.open()).number}])
+                store = self.open()
+                now = AsOf.now(store)
+                newest = {"manifest": newest_in(store).number, "kept": now.kept, "micros": to_micros(now.at)}
+                yield pa.RecordBatch.from_pylist([newest])
 
 
 @dataclass(frozen=True)
@@ -206,16 +212,17 @@ class PendingTable:
     def state(self, batches: Batches) -> Batches:
         """Return rows with the oldest position, and what to read, for `STATE`.
 
-        From rows with `upto`, `after`, `last`, `merged`. `after` null: there is no Delta table. `last`: a
-        later manifest that it has as well if the cuts were read before it, as they are; counts where what
-        landed after `after` is gone, damaged, or can't be shown. `merged`: a cut's manifest, epoch and
-        position, and the Delta table's id there, or null.
+        From rows with `upto`, `kept` and `micros` (`NEWEST`), `after`, `last`, `merged`. `after` null: there
+        is no Delta table. `last`: a later manifest that it has as well if the cuts were read before it, as
+        they are; counts where what landed after `after` is gone, damaged, or can't be shown. `merged`: a
+        cut's manifest, epoch and position, and the Delta table's id there, or null.
         """
         for batch in batches:
             for given in batch.to_pylist():
                 with explained():
+                    as_of = AsOf(given["kept"], from_micros(given["micros"]))
                     found = self._state(
-                        given["upto"], given["after"] or 0, given["last"] or 0, given["merged"]
+                        given["upto"], as_of, given["after"] or 0, given["last"] or 0, given["merged"]
                     )
                 yield pa.RecordBatch.from_pylist([{"state": row} for row in found], schema=_STATE)
 
@@ -256,9 +263,11 @@ class PendingTable:
             return f"its view's queries fail: {reason}" + (f"; hint: {error.hint}" if error.hint else "")
         return None
 
-    def _state(self, upto: int, after: int, last: int, merged: Mapping[str, Any] | None) -> list[str]:
+    def _state(
+        self, upto: int, as_of: AsOf, after: int, last: int, merged: Mapping[str, Any] | None
+    ) -> list[str]:
         store = self.source.open()
-        manifests = LandedManifests(store)
+        manifests = LandedManifests(store, as_of)
         if after < last and manifests.is_removed(after):
             after = last
         manifests.load(after or manifests.first_kept, upto)
@@ -270,6 +279,7 @@ class PendingTable:
         except (GapError, TableError):
             if after >= last:
                 raise
+            manifests.require_kept(after)
             # As above: `last` is enough, as Delta pins its tables. `after` guards only against another order.
             return self._planned(store, manifests, last, upto)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,10 +17,13 @@ from connector.landing.column_names import ColumnNames
 from connector.landing.consumers import read_consumers, rebuilt_path
 from connector.landing.format import CDC, RETENTION, manifest_path
 from connector.landing.manifest_object import Retained
+from connector.maintenance.compaction import compact
 from connector.position import Position
+from connector.reading.landed_manifests import AsOf
 from connector.schema import TableName, TableSchema
 from merge.plan import Manifests, plan_table
 from merge.reading.pending import AGAIN, PendingTable, Source, Status
+from merge.sql_formatting import to_micros
 from tests.support.landing.histories import Key
 from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
 from tests.support.landing.zone import ORDERS, T, delete, insert, row
@@ -38,6 +41,7 @@ class Zone:
         self.landed.table(ORDERS)
         self.source = Source(LandingConfig(url=str(folder)), "shop")
         self.pending = PendingTable(self.source, TableName.parse(T), ORDERS, only_emitted=False)
+        self.as_of: AsOf | None = None
 
     def log(self, position: int, *events: Event) -> None:
         self.land(ORDERS, position, *events)
@@ -53,7 +57,9 @@ class Zone:
         self, after: int | None = None, last: int | None = None, merged: int | None = None
     ) -> list[str]:
         cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged, "id": "x"}
-        given = {"upto": self.landed.number, "after": after, "last": last, "merged": cut}
+        as_of = self.as_of or AsOf.now(self.source.open())
+        read = {"upto": self.landed.number, "kept": as_of.kept, "micros": to_micros(as_of.at)}
+        given = {**read, "after": after, "last": last, "merged": cut}
         (found,) = self.pending.state([pa.RecordBatch.from_pylist([given])])
         state: list[str] = found.column("state").to_pylist()
         return state
@@ -91,6 +97,27 @@ def test_what_retention_removed_is_not_asked_for_if_the_newest_cut_has_it(zone: 
     assert zone.positions(zone.state(1, 2, merged=2)) == [(25, "insert")]
     with pytest.raises(DeltatideError, match=r"manifest 1 is missing.*hint: merge the lake"):
         zone.state()
+
+
+def test_a_task_that_runs_again_plans_what_the_first_did_or_fails(zone: Zone) -> None:
+    """Spark keeps a part of what the first returned: of another plan's, rows could be in no part."""
+    for number in range(1, 102):
+        zone.log(10 * number, insert(10 * number - 5, number))
+    store = zone.source.open()
+    begun = zone.as_of = AsOf.now(store)
+    first = zone.state(1, 101)
+    compact(store, 1, 101, clock=lambda: begun.at + timedelta(minutes=1))
+    assert zone.state(1, 101) == first
+    zone.as_of = replace(begun, at=begun.at + timedelta(hours=2))
+    assert zone.state(1, 101) != first
+    assert zone.positions(zone.state(1, 101)) == zone.positions(first)
+    store.put(RETENTION, Retained(first=100, at=AT).to_json())
+    for number in range(1, 100):
+        store.delete(manifest_path(number))
+    with pytest.raises(DeltatideError, match=r"manifest \d+ in .* was removed since this began"):
+        zone.state(1, 101)
+    zone.as_of = AsOf.now(store)
+    assert zone.positions(zone.state(1, 101)) == []
 
 
 def test_a_damaged_manifest_fails_only_what_needs_it(zone: Zone, tmp_path: Path) -> None:
