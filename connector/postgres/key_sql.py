@@ -19,7 +19,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import TableError
 from connector.postgres.connection import all_rows, literal, quote
-from connector.postgres.table_facts import qualified
+from connector.postgres.table_facts import DEFAULT_CLASS, qualified
 from connector.schema import TableName, TableSchema
 
 _STRATEGIES = {"<": "1", "<=": "2", "=": "3", ">=": "4", ">": "5"}
@@ -56,7 +56,7 @@ class KeyColumn:
         return f"{expression}::{self.compared_as}" if self.compared_as else expression
 
 
-_KEY_COLUMNS = """
+_KEY_COLUMNS = f"""
     WITH RECURSIVE base(name, oid, typmod, kind, next) AS (
         SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -74,15 +74,8 @@ _KEY_COLUMNS = """
             WHERE a.amopfamily = c.opcfamily AND a.amoppurpose = 's'
               AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype),
            c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
-    FROM base b LEFT JOIN LATERAL (
-        SELECT c.oid, c.opcfamily, c.opcintype
-        FROM pg_opclass c JOIN pg_am m ON m.oid = c.opcmethod JOIN pg_type t ON t.oid = c.opcintype
-        WHERE c.opcdefault AND m.amname = 'btree' AND (c.opcintype = b.oid OR EXISTS (
-            SELECT FROM pg_cast x WHERE x.castsource = b.oid AND x.casttarget = c.opcintype
-              AND x.castmethod = 'b' AND x.castcontext = 'i'))
-        ORDER BY c.opcintype = b.oid DESC, t.typispreferred DESC, c.oid LIMIT 1) c ON true
+    FROM base b LEFT JOIN LATERAL {DEFAULT_CLASS} c ON true
     WHERE b.kind <> 'd'"""
-"""The operator class is the one that the server takes: of the type, else of one it is binary coercible to."""
 
 
 def key_columns(connection: Connection, table: TableName, key: Sequence[str]) -> list[KeyColumn]:
