@@ -143,7 +143,8 @@ def keys_query(
 
 
 def _same_text(one: str, other: str) -> str:
-    texts = f'{one}::pg_catalog.text COLLATE pg_catalog."C"', f"({other})::pg_catalog.text"
+    """Compare what lands: the output of the type, not a cast to text, which may be its owner's function."""
+    texts = f'pg_catalog.concat({one}) COLLATE pg_catalog."C"', f"pg_catalog.concat({other})"
     return " OPERATOR(pg_catalog.=) ".join(texts)
 
 

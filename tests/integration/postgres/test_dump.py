@@ -522,9 +522,14 @@ def test_a_key_that_only_equals_a_rows_is_absent_beside_that_row(database: Datab
 
 
 def test_a_composite_value_with_null_fields_is_a_value(database: Database) -> None:
-    """SQL says that ROW(NULL) IS NULL, and that ROW(1, NULL) is neither IS NULL nor IS NOT NULL."""
+    """SQL says that ROW(NULL) IS NULL, and that ROW(1, NULL) is neither IS NULL nor IS NOT NULL.
+
+    A cast that the type's owner made would be a function that runs with the agent's rights.
+    """
     database.execute(
         "CREATE TYPE pair AS (a int, b int); CREATE TABLE t (k pair PRIMARY KEY, c pair);"
+        "CREATE FUNCTION planted(pair) RETURNS text LANGUAGE sql AS 'SELECT (1 / 0)::text';"
+        "CREATE CAST (pair AS text) WITH FUNCTION planted(pair);"
         "INSERT INTO t VALUES ('(,)', '(1,)'), ('(1,)', NULL), ('(2,2)', '(,)')"
     )
     source = source_of(database)
