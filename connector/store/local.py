@@ -25,7 +25,7 @@ from connector.errors import BugError, DeltatideError, PreconditionError, Transi
 _STALE_SECONDS = 86_400  # an unfinished file not written to for a day belongs to a dead process
 
 _HINTS = {
-    errno.EACCES: "allow the user who runs deltatide to write to this folder",
+    errno.EACCES: "allow the user who runs deltatide to read and write in this folder",
     errno.EPERM: "the file system must let this user write and make hard links",
     errno.EROFS: "the file system is mounted read-only",
     errno.ENOTDIR: "part of this path is a file",

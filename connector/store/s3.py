@@ -131,12 +131,11 @@ class S3Store:
         return size
 
     def _size(self, path: str) -> int | None:
+        """Return an object's size; None if there is none, or if the store does not say."""
         try:
             return self._client.head_object(Bucket=self._bucket, Key=self._prefix + path)["ContentLength"]
-        except ClientError as error:
-            if _code(error) in _ABSENT:
-                return None
-            raise
+        except ClientError:
+            return None
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object that must not exist; False if it does, possibly by our own write."""

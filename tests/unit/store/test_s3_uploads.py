@@ -13,17 +13,20 @@ from connector.store.s3 import S3Store
 
 
 class Client:
-    """Refuses uploads with a code; `held`: the size of the object of that name, if there is one."""
+    """Refuses uploads with a code; `held`: the size of the object of that name, if there is one.
 
-    def __init__(self, code: str, held: int | None = None) -> None:
-        self.code, self.held = code, held
+    `absent`: the answer if there is none. S3's is 403 without the right to list.
+    """
+
+    def __init__(self, code: str, held: int | None = None, absent: str = "404") -> None:
+        self.code, self.held, self.absent = code, held, absent
 
     def upload_fileobj(self, *_: Any, **__: Any) -> None:
         raise refusal(self.code, "CompleteMultipartUpload")
 
     def head_object(self, **_: Any) -> dict[str, int]:
         if self.held is None:
-            raise refusal("404", "HeadObject")
+            raise refusal(self.absent, "HeadObject")
         return {"ContentLength": self.held}
 
 
@@ -42,10 +45,10 @@ def test_an_upload_that_is_no_longer_known_since_it_was_completed_is_done(tmp_pa
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("held", [None, 3])
-def test_an_upload_that_was_lost_may_be_repeated(tmp_path: Path, held: int | None) -> None:
+@pytest.mark.parametrize(("held", "absent"), [(None, "404"), (None, "403"), (3, "")])
+def test_an_upload_that_was_lost_may_be_repeated(tmp_path: Path, held: int | None, absent: str) -> None:
     with pytest.raises(TransientError, match="NoSuchUpload"):
-        put(Client("NoSuchUpload", held), tmp_path / "a")
+        put(Client("NoSuchUpload", held, absent), tmp_path / "a")
     assert (tmp_path / "a").exists()
 
 
