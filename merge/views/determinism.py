@@ -7,6 +7,7 @@ count, too: a text ``rand(`` in a query only keeps it from being proven.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 
 from merge.reading.plan_text import closing, items_of
 
@@ -49,15 +50,25 @@ _NAMED_MOMENT = re.compile(
     r"|(?<![\w'\"])(?:date|timestamp\w*)\s*r?['\"](?!\s*[+-]?\d(?!\d?:))",
     re.IGNORECASE,
 )
-_DAY = re.compile(r"\s*[+-]?\d(?!\d?:)")
+_DAY = re.compile(r"\s*(?:[+-]?\d(?!\d?:)|null\b)")
 """How a constant begins that names a day or a number, unlike a time alone, which is taken to be today's."""
 
+_INSTANT = re.compile(r"[+-]?\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d")
+_REPLACED = ("between", "nvl", "nvl2", "ifnull", "nullif")
+"""Functions that EXPLAIN prints as they were called: without the casts of their arguments to one type."""
+
 _AS_TIMESTAMP = " as timestamp"
+_AS_TIMESTAMPS = re.compile(r"(.*) as (?:array|map|struct)<.*\btimestamp\b.*", re.DOTALL)
+_COLUMN = re.compile(r"\w+#(\d+)L?")
+_ID = re.compile(r"#(\d+)")
+_COMMITTED = re.compile(r"_cdc#\d+L?\.committed_at\b")
 _WITH_PATTERN = re.compile(r"\w+#\d+L?, Some\(")
 _NO_TEXT = re.compile(r" as (?:date|timestamp\w*|\w*int|float|double|decimal\(\d+,\d+\))$")
 _OF_DAYS = frozenset(
     "to_date date date_add date_sub add_months last_day next_day make_date trunc date_from_unix_date".split()
 )
+_OF_INSTANTS = ("to_timestamp(", "date_trunc(", "timestamp_")
+_OF_ONE_TYPE = ("coalesce", "greatest", "least", "nvl", "ifnull", "nullif")
 
 DEPENDS_ON_TIME = "it may depend on the time ('now', 'today', '12:30')"
 TIMES_OF_TODAY = "it makes timestamps of texts without a pattern: of a time alone ('12:30'), one of today"
@@ -79,38 +90,95 @@ def depends_in_plan(text: str) -> str | None:
         return f"it calls {unknown}, which is not known to be deterministic"
     if _SUBQUERY.search(text):
         return SUBQUERY
+    for name, inner, after in _calls(text):
+        if "#" in inner and after == "#":  # Python's functions are printed with an id
+            return f"it calls {name}, which is a function of the session"
+    return DEPENDS_ON_TIME if names_moment(text) else None
+
+
+def names_moment(text: str) -> bool:
+    """Return whether the expressions of a plan's node make a date or a timestamp of a text like '12:30'."""
+    for name, inner, _ in _calls(text):
+        is_moment = name in _MOMENTS and ("cast" not in name or _MOMENT_TYPES.search(inner))
+        if is_moment and "#" not in inner and not _DAY.match(inner):
+            return True
+    return False
+
+
+def may_be_of_today(text: str, type_of: Callable[[int], str | None]) -> bool:
+    """Return whether the expressions of a plan's node may make timestamps of texts without a pattern.
+
+    `type_of`: returns the type of a column by its id; None: unknown. `names_moment` finds constants, but for
+    those that get the type of a column beside them. Of texts, see `TIMES_OF_TODAY`.
+    """
+    if any(_may_be_text(made, type_of) for made in _made_timestamps(text)):
+        return True
+    replaced = (
+        items_of(inner)[name == "nvl2" :]  # its first argument has a type of its own
+        for name, inner, _ in _calls(text)
+        if name in _REPLACED
+    )
+    return any(_makes_one_type(items, type_of) for items in replaced)
+
+
+def _calls(text: str) -> Iterator[tuple[str, str, str]]:
+    """Return the name of each call, its arguments, and the character that follows it."""
     for call in _CALL.finditer(text):
         end = closing(text, call.end() - 1)
-        inner = text[call.end() : end]
-        if "#" in inner and text[end + 1 : end + 2] == "#":  # Python's functions are printed with an id
-            return f"it calls {call[1]}, which is a function of the session"
-        is_moment = call[1] in _MOMENTS and ("cast" not in call[1] or _MOMENT_TYPES.search(inner))
-        if is_moment and "#" not in inner and not _DAY.match(inner):
-            return DEPENDS_ON_TIME
-    return None
+        yield call[1], text[call.end() : end], text[end + 1 : end + 2]
 
 
-def made_timestamps(text: str) -> list[str]:
-    """Return what the expressions of a plan's node make timestamps of, without a pattern; "" if unreadable.
-
-    Constants are `depends_in_plan`'s. Of texts, see `TIMES_OF_TODAY`.
-    """
-    calls = [(call[1], text[call.end() : closing(text, call.end() - 1)]) for call in _CALL.finditer(text)]
-    cast = [
-        inner.removesuffix(_AS_TIMESTAMP)
-        for name, inner in calls
-        if name in ("cast", "try_cast") and inner.endswith(_AS_TIMESTAMP)
-    ]
+def _made_timestamps(text: str) -> list[str]:
+    """Return what timestamps are made of without a pattern; "" if unreadable."""
+    calls = [(name, inner) for name, inner, _ in _calls(text)]
+    casts = [inner for name, inner in calls if name in ("cast", "try_cast")]
+    cast = [inner.removesuffix(_AS_TIMESTAMP) for inner in casts if inner.endswith(_AS_TIMESTAMP)]
+    nested = [found[1] for found in map(_AS_TIMESTAMPS.fullmatch, casts) if found]
     parsed = [inner for name, inner in calls if name == "to_timestamp" and not _WITH_PATTERN.match(inner)]
     unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") else []
-    return [*cast, *((items_of(inner) or [""])[0] for inner in parsed), *unread]
+    return [*cast, *nested, *((items_of(inner) or [""])[0] for inner in parsed), *unread]
 
 
-def is_no_text(expression: str) -> bool:
-    """Return whether an expression is surely a date, a timestamp or a number, by its function."""
+def _makes_one_type(items: list[str], type_of: Callable[[int], str | None]) -> bool:
+    """Return whether arguments that are made to be of one type may be texts that become timestamps."""
+    types = [_type(item, type_of) for item in items]
+    times = any(type_ == "timestamp" for type_ in types)
+    texts = any("#" in item and _may_be_text(item, type_of) for item in items)
+    typed = any(map(_INSTANT.match, items))  # or it is a text: EXPLAIN prints both alike
+    alone = any("#" not in item and not _DAY.match(item) for item in items)
+    return (texts and (times or typed)) or (times and alone)
+
+
+def _type(expression: str, type_of: Callable[[int], str | None]) -> str | None:
+    """Return the type of a column, or "timestamp" for what is surely one; None: unknown."""
+    if found := _COLUMN.fullmatch(expression):
+        return type_of(int(found[1]))
+    made = expression.startswith(_OF_INSTANTS) or expression.endswith(f"{_AS_TIMESTAMP})")
+    return "timestamp" if made or _COMMITTED.fullmatch(expression) else None
+
+
+def _may_be_text(expression: str, type_of: Callable[[int], str | None]) -> bool:
+    """Return whether an expression of columns may be a text; "" is one that could not be read."""
+    types = [type_of(int(id_)) for id_ in _ID.findall(_COMMITTED.sub("0", expression))]
+    if any(type_ is None or "string" in type_ for type_ in types):
+        return not _is_no_text(expression, type_of)
+    made = [(name, inner) for name, inner, _ in _calls(expression)]
+    return not expression or (bool(types) and ("CASE " in expression or not all(map(_makes_no_text, made))))
+
+
+def _is_no_text(expression: str, type_of: Callable[[int], str | None]) -> bool:
+    """Return whether an expression is surely a date, a timestamp or a number, by its outermost function."""
     call = _CALL.match(expression)
     if call is None or closing(expression, call.end() - 1) != len(expression) - 1:
         return False
-    if call[1] in ("cast", "try_cast"):
-        return _NO_TEXT.search(expression[:-1]) is not None
-    return call[1] in _OF_DAYS
+    inner = expression[call.end() : -1]
+    if call[1] in _OF_ONE_TYPE:
+        return not any(_may_be_text(item, type_of) for item in items_of(inner))
+    return _makes_no_text((call[1], inner))
+
+
+def _makes_no_text(call: tuple[str, str]) -> bool:
+    name, inner = call
+    if name in ("cast", "try_cast"):
+        return _NO_TEXT.search(inner) is not None
+    return name in _OF_DAYS or name in _OF_ONE_TYPE or f"{name}(".startswith(_OF_INSTANTS)

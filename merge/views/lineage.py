@@ -37,8 +37,7 @@ from merge.views.determinism import (
     TIMES_OF_TODAY,
     depends_in_plan,
     depends_in_text,
-    is_no_text,
-    made_timestamps,
+    may_be_of_today,
 )
 
 IDENTITY_TYPES = frozenset(
@@ -74,7 +73,6 @@ _ID = re.compile(r"#(\d+)L?$")
 _HAS_ID = re.compile(r"#\d")
 _NAMED = r" AS [^#]*#(\d+)L?"
 _BARE = re.compile(rf"\w+#(\d+)L?(?:{_NAMED})?")
-_COLUMN = re.compile(r"\w+#(\d+)L?")
 _CUT_SHORT = re.compile(r"\.\.\. \d+ more fields")
 _SIDE = re.compile(r"\w+#(\d+)L?|cast\(\w+#(\d+)L? as (bigint|decimal\((\d+),0\))\)")
 
@@ -136,7 +134,7 @@ def lineage_of(plan: str, sql: str, output: Mapping[str, str], relations: Sequen
 def _lineage_of(root: Node, output: Mapping[str, str], relations: Sequence[Relation]) -> Lineage:
     reader = _Reader({fold(quoted(each.name)): each for each in relations})
     reader.read(_body(root))
-    if any(map(reader.may_be_text, reader.timed)):
+    if any(may_be_of_today(text, reader.type_of) for text in reader.texts):
         raise NotIncrementalError(TIMES_OF_TODAY)
     ids = dict(zip(output, _ids_of(root.text, "Project [", list(output), "]"), strict=True))
     keyless = next((name for name in reader.leaves if not reader.relation(name).key), None)
@@ -176,7 +174,7 @@ class _Reader:
     `columns`: table and column by id. `copies`: ids of columns that only rename others. `edges`: for each
     condition of inner joins, pairs of ids that it equates; `of_left`: the same for the table on the right of
     a left join. `groups`: texts of the expressions of GROUP BY, except for constants; `of_group`: which of
-    them has an id. `timed`: texts of the expressions that timestamps are made of.
+    them has an id. `texts`: of the nodes.
     """
 
     relations: Mapping[str, Relation]
@@ -187,7 +185,7 @@ class _Reader:
     of_left: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     groups: list[str] | None = None
     of_group: dict[int, str] = field(default_factory=dict)
-    timed: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     def relation(self, name: str) -> Relation:
         """Return a relation by its name in the query."""
@@ -204,7 +202,7 @@ class _Reader:
             raise NotIncrementalError(reason)
         if _CUT_SHORT.search(node.text):  # where a platform refuses the setting that prints all of it
             raise UnreadablePlanError
-        self.timed += made_timestamps(node.text)
+        self.texts.append(node.text)
         if kind == "Join":
             return self._join(node)
         if kind == "Aggregate":
@@ -260,7 +258,7 @@ class _Reader:
         self.read(left, joined=True)
         known = len(self.leaves)
         self.read(right, joined=True)
-        equal = list(_equalities(condition, self._type))
+        equal = list(_equalities(condition, self.type_of))
         if kind == "Inner":
             self.edges += equal
         elif len(self.leaves) != known + 1:
@@ -274,14 +272,8 @@ class _Reader:
             id_ = self.copies[id_]
         return self.columns.get(id_)
 
-    def may_be_text(self, expression: str) -> bool:
-        """Return whether an expression of a column may be a text; asked when all columns are known."""
-        found = _COLUMN.fullmatch(expression)
-        if found is not None:
-            return self._type(int(found[1])) in (None, "string")
-        return not expression or ("#" in expression and not is_no_text(expression))
-
-    def _type(self, id_: int) -> str | None:
+    def type_of(self, id_: int) -> str | None:
+        """Return the type of a column, or None; asked when all columns are known."""
         source = self._source(id_)
         return None if source is None else self.relation(source[0]).columns[source[1]]
 

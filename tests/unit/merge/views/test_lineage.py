@@ -72,6 +72,9 @@ def test_a_plan_that_is_cut_short_can_not_be_read() -> None:
         "try_cast(coalesce(status#1, x) as timestamp)",
         "to_timestamp(status#1, None, TimestampType, Some(UTC), true)",
         "date_trunc(HOUR, cast(substring(status#1, 1, 5) as timestamp), Some(UTC))",
+        "element_at(cast(split(status#1, ,, -1) as array<timestamp>), 1, None, true)",
+        "CASE WHEN between(status#1, 2026-01-01 00:00:00, 2026-02-01 00:00:00) THEN status#1 END",
+        "nvl(to_timestamp(status#1, Some(yyyy-MM-dd), TimestampType, Some(UTC), true), 12:30)",
     ],
 )
 def test_a_text_that_becomes_a_timestamp_may_be_a_time_of_the_day_of_the_refresh(made: str) -> None:
@@ -97,6 +100,8 @@ def test_so_may_one_that_is_hidden_by_a_text_with_a_bracket() -> None:
         "cast(cast(status#1 as timestamp_ntz) as timestamp)",
         "to_timestamp(status#1, Some(yyyy-MM-dd), TimestampType, Some(UTC), true)",
         "cast(2026-01-01 as timestamp)",
+        "CASE WHEN between(_cdc#3.committed_at, 2026-01-01 00:00:00, 2026-02-01 00:00:00) THEN 1 END",
+        "CASE WHEN between(status#1, a, nvl(status#1, none)) THEN status#1 END",
     ],
 )
 def test_other_timestamps_are_of_their_own_day(made: str) -> None:
