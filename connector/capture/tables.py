@@ -228,7 +228,7 @@ class Tables:
         """Quarantine a table if a look has found a masked column, which may not have landed yet, renamed."""
         settings = self.config.table(table) if self.config is not None else TableConfig()
         try:
-            for name in (n for n, i in now.ids.items() if now.names_of(i) != before.names_of(i)):
+            for name in (name for name, id_ in now.ids.items() if before.ids.get(name) != id_):
                 check_renamed(table, settings, name, sorted(now.others_of(name)))
         except TableError as error:
             self._quarantine_shown(error, lsn)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
+from typing import Any
 
 import pytest
 
 from connector.capture import catalog_watcher
+from connector.capture.hidden_columns import HiddenColumns
+from connector.capture.lander import LandedSegment
 from connector.errors import RequestError, TableError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
@@ -125,6 +129,32 @@ def test_a_dump_that_quarantines_its_table_by_its_last_chunk_does_not_end_comple
     assert done.tables[items].state == "quarantined"
     assert not any(file.table == items for file in done.files)
     assert done.dumps[-1].state == "failed"
+
+
+def test_what_has_to_wait_lands_with_all_that_came_meanwhile(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withhold, waits = HiddenColumns.withhold, Event()
+    waited = []
+
+    def waiting(self: HiddenColumns, landed: LandedSegment, *more: Any) -> bool:
+        waited.append(landed.position)
+        return not waits.is_set() and withhold(self, landed, *more)
+
+    monkeypatch.setattr(HiddenColumns, "withhold", waiting)
+    with dumped(database, store) as agent:
+        waits.set()
+        waited.clear()
+        touch(database)
+        wait_until(lambda: database.end in waited, "it waits")
+        touch(database)
+        wait_until(lambda: database.end in waited, "what comes later waits, too")
+        newest = newest_manifest(store)
+        assert newest is not None
+        assert newest.position < min(waited[-1:])
+        waits.clear()
+        agent.wait(lambda m: m.position >= database.end, "all has landed")
+    assert_every_cut_exact(store, database)
 
 
 def test_a_dropped_column_needs_no_dump(database: MemoryDatabase, store: MemoryStore) -> None:
