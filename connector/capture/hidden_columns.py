@@ -55,6 +55,9 @@ WITHHELD = "rows did not land, since columns that it masks or leaves out may hav
 WAIT_SECONDS = 30.0
 """How long all log waits for a description to become visible: a standby restarts in less."""
 
+MOST_SECONDS = 60.0
+"""The longest time without a manifest, however many descriptions come one after another."""
+
 LOOK_SECONDS = 0.2
 """How often to look meanwhile."""
 
@@ -78,6 +81,7 @@ class HiddenColumns:
         self._in_question: dict[TableName, LoggedTable] = {}
         self._unseen_since: dict[LoggedTable, float] = {}
         self._look_again = 0.0
+        self._waits_since: float | None = None
 
     def withhold(
         self, landed: LandedSegment, chunks: Sequence[FinishedChunk], newest: Manifest, config: Config
@@ -118,7 +122,10 @@ class HiddenColumns:
         logged = [each for some in described.values() for each in some if not (each.numbers or each in known)]
         unseen = [each for each in logged if not self._tables.looks.tells_of(each)]
         self._unseen_since = {each: self._unseen_since.get(each, now) for each in unseen}
-        return any(now < since + WAIT_SECONDS for since in self._unseen_since.values())
+        waits = any(now < since + WAIT_SECONDS for since in self._unseen_since.values())
+        since = now if self._waits_since is None else self._waits_since
+        self._waits_since = since if waits and now < since + MOST_SECONDS else None
+        return self._waits_since is not None
 
     def _forget_landed(self, position: int) -> None:
         """Drop descriptions in question that no row after a position has, or only as looks show them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture.hidden_columns import WAIT_SECONDS, HiddenColumns, may_land
+from connector.capture.hidden_columns import MOST_SECONDS, WAIT_SECONDS, HiddenColumns, may_land
 from connector.capture.lander import LandedSegment
 from connector.config import TableConfig
 from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
@@ -344,6 +344,24 @@ def test_rows_whose_commit_no_look_shows_yet_wait_and_are_withheld_only_after_a_
     assert not judged.lands(None), "it is in question, and rows that follow it don't wait any longer"
     database.shows = shows_all
     assert judged.lands(None), "a later look shows it"
+
+
+def test_descriptions_that_come_one_after_another_hold_back_no_manifest_for_long(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    judged = Judged(database, store, BEFORE)
+    database.shows = lambda _: False
+    landed = LandedSegment(ResumePoint(database.end), files=[LandedFile.model_construct(table=ITEMS)])
+    while True:
+        with database.transaction() as transaction:
+            transaction.update("public.items", (2,), a=str(judged.seconds))
+        landed.end = ResumePoint(database.end)
+        landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=tuple(BEFORE)))
+        if judged.withhold(landed):
+            break
+        judged.seconds += WAIT_SECONDS / 2
+    assert judged.seconds == MOST_SECONDS
+    assert not landed.files
 
 
 def test_only_tables_that_are_described_are_looked_at(
