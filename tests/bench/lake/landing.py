@@ -116,7 +116,9 @@ class MeasuredZone:
         data = io.BytesIO()
         pq.write_table(assemble(schema, columns, cdc), data, compression="zstd")
         kind = "chunk" if known else "log"
-        path = data_path(schema.table, "2026-01-02", f"{kind}-{lsn}-{known.get('chunk', 0)}")
+        path = data_path(
+            schema.table, "2026-01-02", f"{schema.table.name}-{kind}-{lsn}-{known.get('chunk', 0)}"
+        )
         self.landed._put(path, data.getvalue())
         return LandedFile(
             path=path, table=schema.table, schema_id=schema.id, kind=kind, rows=count,
