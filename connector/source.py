@@ -290,14 +290,15 @@ class Chunk(Protocol):
     def high(self) -> int:
         """The high watermark: the snapshot sees no commit after it."""
 
+    @property
+    def order(self) -> str | None:
+        """A hash of what the order of keys depends on; None if the range ends at none or has no whole key."""
+
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows, a few thousand at a time; memory does not grow with the chunk."""
 
     def read_from(self) -> Sequence[LoggedTable]:
-        """Return the table and its partitions that the rows are from, if a check may not see them later.
-
-        Only once all rows have been read.
-        """
+        """Return, once all rows are read, the table and partitions they are from that a check may miss."""
 
 
 class TableReader(Protocol):
@@ -364,10 +365,7 @@ class Source(Protocol):
         """
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
-        """Change which tables are captured; nothing else in `config` may differ.
-
-        Only while no log is open.
-        """
+        """Change which tables are captured, while no log is open; nothing else in `config` may differ."""
 
     def check(self) -> list[Finding]:
         """Check every precondition and return all findings; raises only if the database can't be reached."""

@@ -28,6 +28,7 @@ class ChecksumChunk:
     low: int
     high: int
     read: Callable[[], Iterable[tuple[Any, ...]]]
+    order: str | None = None
 
     @property
     def schema(self) -> TableSchema:

@@ -181,7 +181,7 @@ class _MaskedChunk:
 
     def __init__(self, inner: Chunk, landed: LandedColumns) -> None:
         self.schema = landed.layout(inner.schema)
-        self.low, self.high = inner.low, inner.high
+        self.low, self.high, self.order = inner.low, inner.high, inner.order
         self._inner, self._landed = inner, landed
 
     def rows(self) -> Iterator[ChunkRows]:

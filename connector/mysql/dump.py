@@ -77,6 +77,8 @@ _NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
 class MysqlChunk:
     """An open chunk; implements `connector.source.Chunk`. Its rows can be read once."""
 
+    order = None
+
     def __init__(
         self, schema: TableSchema, low: int, high: int, read: Callable[[], Iterator[ChunkRows]]
     ) -> None:

@@ -38,7 +38,7 @@ from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
-from connector.postgres.key_sql import compare_key, key_columns, keys_query
+from connector.postgres.key_sql import compare_key, key_columns, keys_query, order_of
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.predicate import bounded, check_predicate, pick_rows, without_values
 from connector.postgres.table_facts import find_table, qualified
@@ -99,9 +99,17 @@ class PostgresChunk:
     """
 
     def __init__(
-        self, connection: Connection, schema: TableSchema, low: int, high: int, query: str, marked: bool
+        self,
+        connection: Connection,
+        schema: TableSchema,
+        low: int,
+        high: int,
+        query: str,
+        *,
+        marked: bool = False,
+        order: str | None = None,
     ) -> None:
-        self.schema, self.low, self.high = schema, low, high
+        self.schema, self.low, self.high, self.order = schema, low, high, order
         self._connection, self._query, self._marked = connection, query, marked
         self._copy = driver().open_rows(connection)
         self.reading = False
@@ -187,7 +195,7 @@ class PostgresTables:
         """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
         with self._errors(table, where), self._reading():
             relation = self._rows_of(table)
-            conditions = self._conditions(table, key, KeyRange(after, None), where)
+            conditions, _ = self._conditions(table, key, KeyRange(after, None), where)
             # Without the alias, ORDER BY would sort by the selected text.
             columns = ", ".join(f"t.{quote(c)}" for c in key)
             texts = ", ".join(f"t.{quote(c)}::pg_catalog.text" for c in key)
@@ -221,13 +229,15 @@ class PostgresTables:
         """Open a snapshot and the rows of a key range in it."""
         with self._snapshot(table, where) as (schema, low, high):
             columns = ", ".join(quote(c.name) for c in schema.columns)
-            conditions = self._conditions(table, schema.key, key_range, where)
+            conditions, order = self._conditions(table, schema.key, key_range, where)
             relation = self._rows_of(table)
             if where is not None:
                 with self._condition(relation, where):
                     conditions = f" WHERE {pick_rows(self._connection, relation, conditions)}"
             query = f"SELECT {columns} FROM {relation}{conditions}"
-            with self._chunk(schema, low, high, query) as chunk:
+            with self._closing(
+                PostgresChunk(self._connection, schema, low, high, query, order=order)
+            ) as chunk:
                 yield chunk
 
     @contextmanager
@@ -236,9 +246,9 @@ class PostgresTables:
         with self._snapshot(table, None) as (schema, low, high):
             (encoding,) = self._row("SHOW server_encoding")
             buckets, relation = bucket_columns(schema, encoding, bits), self._rows_of(table)
-            conditions = self._conditions(table, schema.key, key_range, None)
+            conditions, order = self._conditions(table, schema.key, key_range, None)
             query = f"SELECT {buckets} FROM {relation}{conditions} GROUP BY 1"
-            yield ChecksumChunk(schema, low, high, lambda: all_rows(self._connection, query))
+            yield ChecksumChunk(schema, low, high, lambda: all_rows(self._connection, query), order)
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[PostgresChunk]:
@@ -250,7 +260,9 @@ class PostgresTables:
                 )
             columns = key_columns(self._connection, table, schema.key)
             query = keys_query(schema, columns, keys, self._rows_of(table))
-            with self._chunk(schema, low, high, query, marked=True) as chunk:
+            with self._closing(
+                PostgresChunk(self._connection, schema, low, high, query, marked=True)
+            ) as chunk:
                 yield chunk
 
     def close(self) -> None:
@@ -262,10 +274,7 @@ class PostgresTables:
         self._role = self._connection.info.user
 
     @contextmanager
-    def _chunk(
-        self, schema: TableSchema, low: int, high: int, query: str, *, marked: bool = False
-    ) -> Iterator[PostgresChunk]:
-        chunk = PostgresChunk(self._connection, schema, low, high, query, marked)
+    def _closing(self, chunk: PostgresChunk) -> Iterator[PostgresChunk]:
         try:
             yield chunk
         finally:
@@ -331,10 +340,12 @@ class PostgresTables:
 
     def _conditions(
         self, table: TableName, key: Sequence[str], key_range: KeyRange, where: str | None
-    ) -> str:
-        conditions = []
+    ) -> tuple[str, str | None]:
+        """Return the WHERE clause, and the order of the key if the range ends at one."""
+        conditions, order = [], None
         if key_range.after or key_range.upto:
             columns = key_columns(self._connection, table, key)
+            order = None if key_range.of_prefix else order_of(columns)
             if not key_range.fits(len(columns)):
                 raise TableError(table, f"the chunk's range is not of a key of {len(columns)} columns")
             for sign, values in ((">", key_range.after), ("<=", key_range.upto)):
@@ -342,7 +353,7 @@ class PostgresTables:
                     conditions.append(compare_key(columns, sign, values))
         if where:
             conditions.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
-        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return f" WHERE {' AND '.join(conditions)}" if conditions else "", order
 
     def _rows_of(self, table: TableName) -> str:
         """Build the FROM clause for a table's own rows, without those of tables that inherit from it."""

@@ -12,6 +12,7 @@ attempt finds it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,7 +34,8 @@ class KeyColumn:
     `operators`: schema and name, by strategy; empty for arrays, enums, composite types and ranges, which
     PostgreSQL compares by operators of its own. `compared_as`: the type that both sides are cast to, for an
     extension's operators and for enums, whose operators refuse a domain beside its base type; None: no cast
-    is needed.
+    is needed. `order`: what its order depends on beside the type: the version of the column's row in the
+    catalog, of which each ALTER writes a new one, that of its collation, and an enum's labels.
     """
 
     name: str
@@ -41,6 +43,7 @@ class KeyColumn:
     exact: str
     compared_as: str | None
     operators: Mapping[str, tuple[str, str]]
+    order: str
 
     def operator(self, sign: str) -> str:
         """Return the SQL of a comparison operator."""
@@ -57,13 +60,14 @@ class KeyColumn:
 
 
 _KEY_COLUMNS = f"""
-    WITH RECURSIVE base(name, oid, typmod, kind, next) AS (
-        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype
+    WITH RECURSIVE base(name, oid, typmod, kind, next, altered, collated) AS (
+        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype,
+               concat(a.attrelid, '.', a.attnum, '.', a.xmin), a.attcollation
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::name[]) AND NOT a.attisdropped
         UNION ALL
         SELECT b.name, t.oid, CASE WHEN d.typtypmod >= 0 THEN d.typtypmod ELSE b.typmod END,
-               t.typtype, t.typbasetype
+               t.typtype, t.typbasetype, b.altered, b.collated
         FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
     SELECT b.name::text, format_type(b.oid, -1), format_type(b.oid, b.typmod),
            CASE WHEN c.oid >= 16384 THEN format_type(c.opcintype, -1)
@@ -73,25 +77,47 @@ _KEY_COLUMNS = f"""
             JOIN pg_namespace n ON n.oid = o.oprnamespace
             WHERE a.amopfamily = c.opcfamily AND a.amoppurpose = 's'
               AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype),
+           concat_ws(' ', b.altered, coalesce(
+               pg_collation_actual_version(nullif(b.collated, 0)),
+               CASE WHEN b.collated = 'pg_catalog."default"'::regcollation THEN {{default_version}} END),
+               CASE WHEN b.kind = 'e' THEN (
+                   SELECT md5(string_agg(concat(e.oid, ':', e.enumlabel), ',' ORDER BY e.enumsortorder))
+                   FROM pg_enum e WHERE e.enumtypid = b.oid) END),
            c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
     FROM base b LEFT JOIN LATERAL {DEFAULT_CLASS} c ON true
     WHERE b.kind <> 'd'"""
+
+_DATABASE_VERSION = """
+    (SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database())"""
+
+_LIBRARY_VERSION = """
+    (SELECT pg_collation_actual_version(oid) FROM pg_collation
+     WHERE collprovider = 'c' AND collcollate !~ '^(C|C\\..*|POSIX)$' LIMIT 1)"""
+"""Before release 15, a database's own collation is always the C library's, and has no version of its own."""
 
 
 def key_columns(connection: Connection, table: TableName, key: Sequence[str]) -> list[KeyColumn]:
     """Look up the columns of a key; `TableError` if a column does not exist or has no order."""
     found = {}
-    for name, type_, exact, compared_as, operators, unordered in all_rows(
-        connection, _KEY_COLUMNS, (qualified(table), list(key))
+    default_version = _DATABASE_VERSION if connection.server_version >= 150000 else _LIBRARY_VERSION
+    query = _KEY_COLUMNS.format(default_version=default_version)
+    for name, type_, exact, compared_as, operators, order, unordered in all_rows(
+        connection, query, (qualified(table), list(key))
     ):
         if unordered:
             raise TableError(
                 table, f"key column {name}: type {type_} has no default operator class for btree"
             )
-        found[name] = KeyColumn(name, type_, exact, compared_as, operators or {})
+        found[name] = KeyColumn(name, type_, exact, compared_as, operators or {}, order)
     if missing := [c for c in key if c not in found]:
         raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
     return [found[c] for c in key]
+
+
+def order_of(columns: Sequence[KeyColumn]) -> str:
+    """Return a hash that differs wherever the order of these columns may. Pure."""
+    orders = "\n".join(column.order for column in columns)
+    return hashlib.md5(orders.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
 def compare_key(columns: Sequence[KeyColumn], sign: str, values: Sequence[str]) -> str:

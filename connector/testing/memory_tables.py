@@ -36,6 +36,7 @@ class MemoryChunk:
     found: list[Row]
     absent: list[Row] | None
     reach: Callable[[str], None]
+    order: str | None = None
 
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows, a few at a time."""

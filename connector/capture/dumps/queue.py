@@ -2,16 +2,18 @@
 
 A dump walks a table's key space in ranges ``(after, upto]`` that leave nothing out; the last has no end.
 A range is *planned* (its upper key is known), *read* by one worker in one snapshot into one landing file, and
-*committed* by the first manifest whose position is at or after the chunk's high watermark.
+*committed* by the first manifest whose position is at or after the chunk's high watermark. Several workers
+read at once, in any order: rows have their chunk's low watermark (arXiv 2010.12597).
 
 Invariants:
 
 - A planned range stays in `DumpState.open` until the manifest that commits its chunk: after a crash, a lost
   connection or the end of an epoch it is read again, never skipped.
-- A dump is complete when the end of the key space is planned and no range is open.
-- A full dump of a table begins only after the previous one has ended.
+- A dump is complete when the end of the key space is planned and no range is open. A full dump of a table
+  begins only after the previous one has ended.
 - When a first dump or a repair ends early, its table's need is recorded (`needs`), and only a full dump that
   begins after that makes the table complete, whatever other dumps of it there are.
+- All chunks of a dump are read in one order of its key (`order`); they may be planned in another.
 - A chunk that was read in an epoch that has ended is dropped and read again.
 - So is an uncommitted chunk that was handed out before the log was lost. A snapshot shows commits that a
   crash may undo, which gives their positions to others. Only log read without a crash since before it proves
@@ -21,32 +23,29 @@ Invariants:
   agents disagree. Until that manifest the request's object stays, and is obeyed again after a crash.
 - A finished dump is named by the manifest that finishes it, however many finish together: the merge needs it
   to sweep ghosts. Later manifests name only the last `COMPLETED_KEPT`.
-
-Several workers read ranges at once, in any order: rows have their chunk's low watermark (arXiv 2010.12597).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+from connector.capture.dumps import tasks
 from connector.capture.dumps.needs import DumpNeeds
 from connector.capture.dumps.schedule import FOREVER, DumpSchedule
-from connector.capture.dumps.tasks import FinishedChunk, PlanTask, ReadTask, plan_named, plan_task, read_task
+from connector.capture.dumps.tasks import FinishedChunk, PlanTask, ReadTask
 from connector.landing.manifest import DumpKind, DumpState, OpenRange, TableState
 from connector.schema import TableName
 
 COMPLETED_KEPT = 100
 """Finished dumps kept in the manifest, for `deltatide dumps` and for repeated requests."""
 
-MOST_ACTIVE = 1000
-MOST_KEYS = 100_000
+MOST_ACTIVE, MOST_KEYS = 1000, 100_000
 """Limits of active dumps that requests asked for, and of their keys or ranges. Beyond, requests wait."""
 
 
@@ -98,7 +97,7 @@ class DumpQueue:
         with self._lock:
             state = DumpState(
                 number=self._new_number(),
-                id=self._unused_id(request if part is None else f"{request}.{part}"),
+                id=tasks.unused_id(request, part, self.states, self.last_number),
                 request=request,
                 digest=digest,
                 table=table,
@@ -115,7 +114,7 @@ class DumpQueue:
                 paused=self.schedule.control.pause_new,
             )
             if ranges:
-                plan_named(state, ranges)
+                tasks.plan_named(state, ranges)
             if kind == "full" and reason != "missing":  # these must see only what has landed
                 self.needs.note_gap(table, self.epoch, floor)
             self.needs.apply_to(state)
@@ -123,14 +122,6 @@ class DumpQueue:
             self.news = True
             self._lock.notify_all()
             return state
-
-    def _unused_id(self, wanted: str | None) -> str:
-        """Return an unused dump id: files name their dump by it, so no two dumps may share one."""
-        if wanted is None:
-            return uuid.uuid4().hex[:12]
-        used = {s.id for s in self.states}
-        names = (wanted, *(f"{wanted}.{n}" for n in range(self.last_number, 0, -1)))
-        return next((name for name in names if name not in used), uuid.uuid4().hex[:12])
 
     def next_task(self, timeout: float) -> PlanTask | ReadTask | None:
         """Return a worker's next task by the schedule; None if there is none within `timeout` seconds.
@@ -170,14 +161,14 @@ class DumpQueue:
     def _take_task(self, state: DumpState) -> PlanTask | ReadTask | None:
         if planned := next((r for r in state.open if (state.id, r.chunk) not in self._reading), None):
             self._reading.add((state.id, planned.chunk))
-            return read_task(state, planned, self._log_losses)
+            return tasks.read_task(state, planned, self._log_losses)
         if state.planned_all or state.id in self._planning:
             return None
         if state.keys is not None:
-            plan_named(state)
+            tasks.plan_named(state)
             return self._take_task(state)
         self._planning.add(state.id)
-        return plan_task(state)
+        return tasks.plan_task(state)
 
     def planned(self, task: PlanTask, upto: tuple[str, ...] | None) -> None:
         """Record the upper key that was found; None ends the plan with an unbounded chunk."""
@@ -185,7 +176,7 @@ class DumpQueue:
             state = task.dump
             self._planning.discard(state.id)
             self.schedule.take_back(state)
-            if not state.active or task.epoch != self.epoch:
+            if not state.active or (task.epoch, task.number) != (self.epoch, state.number):
                 return
             bound = list(upto) if upto is not None else None
             state.open.append(OpenRange(chunk=state.next_chunk, after=state.planned_upto, upto=bound))
@@ -196,14 +187,14 @@ class DumpQueue:
     def finished(self, chunk: FinishedChunk) -> None:
         """Hand in a chunk that is in the store; it waits for a manifest at or after its high watermark.
 
-        One that was handed out in another epoch, or before the log was lost, is read again.
+        A stale one is read again: handed out in another epoch, before its dump began anew or log was lost.
         """
         with self._lock:
-            task = chunk.task
-            self.schedule.read(task.dump, chunk.rows)
-            stale = (task.epoch, task.log_losses) != (self.epoch, self._log_losses)
-            if stale or not task.dump.active:
-                self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
+            task, state = chunk.task, chunk.task.dump
+            self.schedule.read(state, chunk.rows)
+            now = (self.epoch, state.number, self._log_losses)
+            if (task.epoch, task.number, task.log_losses) != now or not state.active:
+                self._reading.discard((state.id, task.chunk))
             else:
                 self._finished.append(chunk)
             self._lock.notify_all()
@@ -328,9 +319,13 @@ class DumpQueue:
         """Take the chunks that a manifest at `position` may hold, and count them as committed by it.
 
         The caller must commit that manifest or stop: this can't be undone. `judged`: only some of these.
+        A dump starts over whose key has another order now than when its first chunk was read.
         """
         with self._lock:
             ready = [c for c in self.committable(position) if judged is None or any(c is j for j in judged)]
+            for state in tasks.note_orders(ready):
+                self._start_over(state, manifest)
+            ready = [c for c in ready if c.task.number == c.task.dump.number]
             self._finished = [c for c in self._finished if all(c is not r for r in ready)]
             for chunk in ready:
                 self._count(chunk)
@@ -351,9 +346,9 @@ class DumpQueue:
             return [s for s in self.states if s.finished_in == manifest]
 
     def _count(self, chunk: FinishedChunk) -> None:
-        state = chunk.task.dump
-        state.open = [r for r in state.open if r.chunk != chunk.task.chunk]
-        self._reading.discard((state.id, chunk.task.chunk))
+        state, number = chunk.task.dump, chunk.task.chunk
+        state.open = [r for r in state.open if r.chunk != number]
+        self._reading.discard((state.id, number))
         state.count_chunk(chunk.low, chunk.rows)
 
     def close(self) -> None:
@@ -419,8 +414,13 @@ class DumpQueue:
             for state in self._active():
                 state.epoch, state.floor, state.xid_barrier = epoch, None, None
                 if state.within_epoch:
-                    state.start_over(self._new_number(), manifest)
-                    self.schedule.restart_clock(state)
+                    self._start_over(state, manifest)
+
+    def _start_over(self, state: DumpState, manifest: int) -> None:
+        self._drop_chunks(state)
+        state.start_over(self._new_number(), manifest)
+        self.needs.apply_to(state)
+        self.schedule.restart_clock(state)
 
     def _await_log_of(self, epoch: int) -> None:
         self.epoch, self._awaits_log = epoch, True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from connector.landing.manifest import DumpState, LandedFile, OpenRange
@@ -10,15 +12,18 @@ from connector.logged_table import LoggedTable
 from connector.schema import TableSchema
 from connector.source import KeyRange
 
+log = logging.getLogger(__name__)
+
 KEYS_PER_CHUNK = 1000
 """A VALUES list of this many keys is planned and answered within milliseconds."""
 
 
 @dataclass(frozen=True)
 class PlanTask:
-    """Find the upper key of the next chunk."""
+    """Find the upper key of the next chunk. `number`: the dump's, which changes when it starts over."""
 
     dump: DumpState
+    number: int
     after: tuple[str, ...] | None
     epoch: int
 
@@ -27,10 +32,11 @@ class PlanTask:
 class ReadTask:
     """Read one planned chunk; `keys` are the given ones, for a dump of keys.
 
-    `log_losses`: how often the log had been lost when the task was handed out.
+    `number`: as in `PlanTask`. `log_losses`: how often the log had been lost when the task was handed out.
     """
 
     dump: DumpState
+    number: int
     chunk: int
     range: KeyRange
     keys: Sequence[Sequence[str]] | None
@@ -40,7 +46,10 @@ class ReadTask:
 
 @dataclass(frozen=True)
 class FinishedChunk:
-    """A chunk that was read and is in the store; `file` is None if its range held no rows."""
+    """A chunk that was read and is in the store; `file` is None if its range held no rows.
+
+    `order`: see `connector.source.Chunk`.
+    """
 
     task: ReadTask
     low: int
@@ -49,11 +58,12 @@ class FinishedChunk:
     schema: TableSchema
     file: LandedFile | None
     read_from: Sequence[LoggedTable] = ()
+    order: str | None = None
 
 
 def plan_task(dump: DumpState) -> PlanTask:
     """Build the task of planning a dump's next chunk."""
-    return PlanTask(dump, _tuple(dump.planned_upto), dump.epoch)
+    return PlanTask(dump, dump.number, _tuple(dump.planned_upto), dump.epoch)
 
 
 def plan_named(dump: DumpState, ranges: Sequence[tuple[int | None, int | None]] = ()) -> None:
@@ -80,7 +90,33 @@ def read_task(dump: DumpState, planned: OpenRange, log_losses: int) -> ReadTask:
         keys = dump.keys[planned.chunk * KEYS_PER_CHUNK : (planned.chunk + 1) * KEYS_PER_CHUNK]
     named = dump.kind == "verify_rows"  # its ranges may have only the key's first column
     range_ = KeyRange(_tuple(planned.after), _tuple(planned.upto), of_prefix=named)
-    return ReadTask(dump, planned.chunk, range_, keys, dump.epoch, log_losses)
+    return ReadTask(dump, dump.number, planned.chunk, range_, keys, dump.epoch, log_losses)
+
+
+def note_orders(chunks: Iterable[FinishedChunk]) -> list[DumpState]:
+    """Record in each dump the order of its first chunk; return the dumps that have a chunk in another order.
+
+    There, a key may have moved from a range that is not read yet to one that was, and so be in none.
+    """
+    reordered: dict[str, DumpState] = {}
+    for chunk in chunks:
+        state = chunk.task.dump
+        if chunk.order is not None and state.order not in (None, chunk.order):
+            reordered[state.id] = state
+        state.order = state.order or chunk.order
+    for state in reordered.values():
+        log.warning("dump %s of %s starts over: the order of its key has changed", state.id, state.table)
+    return list(reordered.values())
+
+
+def unused_id(request: str | None, part: int | None, dumps: Iterable[DumpState], last_number: int) -> str:
+    """Return an unused dump id: files name their dump by it, so no two dumps may share one."""
+    if request is None:
+        return uuid.uuid4().hex[:12]
+    used = {dump.id for dump in dumps}
+    wanted = request if part is None else f"{request}.{part}"
+    names = (wanted, *(f"{wanted}.{n}" for n in range(last_number, 0, -1)))
+    return next((name for name in names if name not in used), uuid.uuid4().hex[:12])
 
 
 def _tuple(key: list[str] | None) -> tuple[str, ...] | None:

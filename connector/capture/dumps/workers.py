@@ -258,7 +258,7 @@ def read_chunk(
             raise NotYetError(
                 f"{task.dump.table}: its snapshot does not show every commit before {task.dump.floor} yet"
             )
-        position, count = Position.of_chunk(task.epoch, chunk.low, task.dump.number), 0
+        position, count = Position.of_chunk(task.epoch, chunk.low, task.number), 0
         cdc = _cdc_of(task, chunk, position)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():
@@ -278,7 +278,7 @@ def read_chunk(
             "high": chunk.high,
         }
     )
-    return FinishedChunk(task, chunk.low, chunk.high, count, chunk.schema, landed, read_from)
+    return FinishedChunk(task, chunk.low, chunk.high, count, chunk.schema, landed, read_from, chunk.order)
 
 
 def _open(task: ReadTask, tables: TableReader) -> AbstractContextManager[Chunk]:

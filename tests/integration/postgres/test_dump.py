@@ -13,10 +13,11 @@ from connector.landing.manifest import InvisibleCommit
 from connector.postgres import dump
 from connector.postgres.driver.rowcopy import BUFFER_BYTES
 from connector.postgres.dump import PostgresTables
+from connector.postgres.key_sql import key_columns
 from connector.postgres.log.bulk import BacklogReader
 from connector.schema import TableName
 from connector.source import KeyRange, ResumePoint
-from tests.support.servers.postgres import Database
+from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.source import dump_scenarios
 from tests.support.source.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
 from tests.support.source.postgres_source import both_ways, source_of
@@ -456,6 +457,42 @@ def test_a_session_reads_in_the_order_of_an_extension_that_is_newer_or_moved(
         values = {"tenant": "1", "email": "b1"}
         with tables.open_keys(T, [[values[c] for c in columns]]) as chunk:
             assert [some.absent.to_pylist() for some in chunk.rows() if some.absent] == [[False, True]]
+
+
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(database: Database) -> None:
+    database.execute("""
+        CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN temper AS mood;
+        CREATE TABLE t (a temper, name text COLLATE "C", n int DEFAULT 1, PRIMARY KEY (a, name))""")
+
+    def order(tables: PostgresTables, key_range: KeyRange) -> str | None:
+        with tables.open_chunk(T, key_range) as chunk:
+            return chunk.order
+
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert order(tables, KeyRange()) is None
+        ends = KeyRange(None, ("sad", "b")), KeyRange(("sad", "b"), None)
+        before = order(tables, ends[0])
+        database.execute("INSERT INTO t VALUES ('ok', 'x'); ANALYZE t; ALTER TABLE t ADD m int")
+        database.execute("ALTER TABLE t ALTER n TYPE bigint")
+        assert {order(tables, each) for each in ends} == {before}
+        seen = [before]
+        for change in (
+            "ALTER TYPE mood RENAME VALUE 'sad' TO 'low'; ALTER TYPE mood RENAME VALUE 'ok' TO 'sad'",
+            'ALTER TABLE t ALTER name TYPE text COLLATE "POSIX"',
+            "ALTER TABLE t ALTER name TYPE varchar(9) USING reverse(name)",
+        ):
+            database.execute(change)
+            seen.append(order(tables, ends[1]))
+        assert len({*seen}) == 4
+        database.execute("ALTER TABLE t ALTER a TYPE text, ALTER name TYPE text")
+        versions = [
+            column.order.split(" ")[1:] for column in key_columns(database.connect(), T, ["a", "name"])
+        ]
+        own = "SELECT datcollate IN ('C', 'POSIX') OR datcollate LIKE 'C.%' FROM pg_database"
+        (plain,) = database.execute(f"{own} WHERE datname = current_database()")[0]
+        assert [bool(version) for version in versions] == [not plain, not plain]
 
 
 def test_a_type_has_one_name_whatever_extensions_there_are(database: Database) -> None:

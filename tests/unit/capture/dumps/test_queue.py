@@ -76,6 +76,34 @@ def test_the_oldest_dump_comes_first(dumps: DumpQueue) -> None:
     assert [task.dump for task in tasks if task] == [first, second]
 
 
+def test_a_dump_starts_over_if_a_chunk_is_read_in_another_order_of_its_key(dumps: DumpQueue) -> None:
+    """Keys between the ranges of two orders would be in no chunk, and their rows taken for ghosts."""
+    dumps.add(SCHEMA.table, manifest=1)
+    plan(dumps, "a")
+    dumps.finished(replace(read(take(dumps)), order="bytes"))
+    dumps.take_committable(100, manifest=2)
+    dumps = again(dumps)
+    (state,), number = dumps.states, dumps.states[0].number
+    plan(dumps, "b")
+    second = take(dumps)
+    plan(dumps, "c")
+    third = take(dumps)
+    planning = dumps.next_task(0)
+    dumps.finished(replace(read(second), order="letters"))
+    assert dumps.take_committable(100, manifest=3) == []
+    dumps.finished(replace(read(third), order="letters"))
+    assert isinstance(planning, PlanTask)
+    dumps.planned(planning, None)
+    assert (state.state, state.started_in, state.rows, state.open, state.order) == ("running", 3, 0, [], None)
+    assert state.number > number
+    plan(dumps, "b")
+    dumps.finished(replace(read(take(dumps)), order="letters"))
+    plan(dumps, None)
+    dumps.finished(replace(read(take(dumps)), order="letters"))
+    assert len(dumps.take_committable(100, manifest=4)) == 2
+    assert state.state == "complete"
+
+
 def test_a_chunk_waits_for_its_high_watermark(dumps: DumpQueue) -> None:
     state = dumps.add(TableName.parse("public.items"), manifest=1)
     plan(dumps, None)
