@@ -199,7 +199,10 @@ _FACTS = f"""
            leaves.misidentified, leaves.deferring, row_security_active(c.oid),
            CASE WHEN c.relkind = 'p' THEN leaves.estimate ELSE nullif(c.reltuples, -1) END,
            (SELECT jsonb_agg(jsonb_build_array(n2.nspname::text, c2.relname::text))
-            FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
+            FROM (SELECT relid FROM pg_partition_ancestors(c.oid) UNION
+                  SELECT above.relid FROM pg_partition_ancestors(c.oid) p
+                  JOIN pg_inherits i ON i.inhrelid = p.relid AND i.inhdetachpending
+                  CROSS JOIN pg_partition_ancestors(i.inhparent) above) p, pg_class c2, pg_namespace n2
             WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid = c2.relnamespace)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN leaves ON leaves.root = c.oid"""
 
@@ -210,7 +213,7 @@ _CAPTURABLE = """
 
 
 def find_tables(connection: Connection, config: SourceConfig) -> list[TableFacts]:
-    """List the configured tables; a partition belongs to its root if the root is configured."""
+    """List the configured tables; a partition belongs to its root if that is configured, until it is gone."""
     found = []
     for *facts, ancestors in all_rows(connection, _FACTS.format(roots="true") + _CAPTURABLE):
         roots = [TableName(*ancestor) for ancestor in ancestors or ()]

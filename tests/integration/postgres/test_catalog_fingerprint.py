@@ -27,7 +27,7 @@ PARTITIONED = """
     INSERT INTO t SELECT g, g % 20 FROM generate_series(1, 100) g"""
 
 
-TABLE = TableName("public", "t")
+TABLE, PARTITION = TableName("public", "t"), TableName("public", "t2")
 
 
 def is_unlogged(database: Database, *statements: str) -> bool:
@@ -115,11 +115,14 @@ def test_a_partition_being_detached_counts_until_it_is_gone(database: Database) 
         pending = "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = 't2'::regclass"
         wait_until(lambda: database.execute(pending) == [(True,)], "its detaching waits")
         found.append(source.check_catalog().tables[TABLE])
+        meanwhile = source.tables().existing
         reader.rollback()
         detach.join(30)
         found.append(source.check_catalog().tables[TABLE])
         assert source.unlogged(found[0], found[1])
         assert source.unlogged(found[1], found[2])
+        assert PARTITION not in meanwhile, "so long the log may have its rows as the table's"
+        assert PARTITION in source.tables().existing
 
 
 @pytest.mark.parametrize(
