@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
@@ -48,6 +48,10 @@ _QUOTED = re.compile(
 
 _MOMENT = re.compile(r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*['"]""", re.IGNORECASE)
 """Literals that Spark reads as a moment relative to now when it converts them to a timestamp or date."""
+
+_TYPED = re.compile(r"\b(?:date|timestamp\w*)\s*$", re.IGNORECASE)
+_DAY = re.compile(r"""[rR]?['"]\s*[+-]?\d(?!\d?:)""")
+"""How the literal after such a type begins if it names a day: of '12:30' alone, Spark makes one of today."""
 
 _QUERY = re.compile(r"\bselect\b|\(\s*(from|table|values|with)[\s`(]", re.IGNORECASE)
 
@@ -94,6 +98,14 @@ def _without_literals(condition: str) -> str:
     return _QUOTED.sub(lambda found: found[0] if found[0][0] in '`"' else "''", condition)
 
 
+def _moments(condition: str) -> Iterator[str]:
+    """Return the literals that name a moment by when they are read."""
+    for found in _QUOTED.finditer(condition):
+        typed = _TYPED.search(condition, 0, found.start())
+        if _MOMENT.fullmatch(found[0]) or (typed and found[0][0] != "`" and not _DAY.match(found[0])):
+            yield found[0]
+
+
 def _mask(mask: str) -> str:
     if mask not in (SHA256, NULL) and kept_last(mask) is None:
         raise ValueError(f'{mask!r} is not a mask; use "sha256", "null" or "keep last 4"')
@@ -137,7 +149,7 @@ def _condition(condition: str) -> str:
     if unstable := UNSTABLE.search(_without_literals(condition)):
         name = next(filter(None, unstable.groups()))
         raise ValueError(f"must give the same answer for a row at every merge: {name} is not allowed")
-    if moment := next(filter(_MOMENT.fullmatch, _QUOTED.findall(condition)), None):
+    if moment := next(_moments(condition), None):
         raise ValueError(f"must give the same answer for a row at every merge: {moment} is not allowed")
     return condition
 

@@ -64,17 +64,21 @@ from connector.landing.column_names import ColumnNames
 from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
+from merge.columns.condition import why_unstable
 from merge.columns.masks import masked
 from merge.columns.other_names import other_names
 from merge.spark.session_settings import judging_settings
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
 _WARNED: set[TableName] = set()
+
+_STABLE: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+"""Conditions, with types of columns, that have been judged: EXPLAIN is a query, frames are built often."""
 
 SEEN = "one column has had both names, or may have had them, as the source's catalog or log has shown"
 
@@ -267,11 +271,26 @@ class Projection:
     def _holds(self, events: DataFrame, where: str) -> Column:
         condition = F.coalesce(F.expr(where), F.lit(False))
         try:
-            _ = events.where(condition).schema
+            types = {f.name: f.dataType.simpleString() for f in events.where(condition).schema.fields}
+            self._require_stable(events.sparkSession, where, types)
         except AnalysisException as error:
             reason = str(error).strip().partition("\n")[0]
             raise self._refused(f"where can't be evaluated: {reason}") from error
         return condition
+
+    def _require_stable(self, spark: SparkSession, where: str, types: Mapping[str, str]) -> None:
+        names = _may_name(where, (name for name in types if name != CDC))
+        judged = where, tuple((name, types[name]) for name in names)
+        if judged in _STABLE:
+            return
+        if why := why_unstable(spark, where, dict(judged[1])):
+            raise TableError(
+                self.table,
+                f"where must give the same answer for a row at every merge, and {why}",
+                hint=f"change {self.table.section} in the configuration: compare texts as texts"
+                " (opens_at > '12:30'), or make timestamps by a pattern (to_timestamp(opens_at, 'HH:mm'))",
+            )
+        _STABLE.add(judged)
 
     def _unless_undecided(self, op: Column, landed: TableSchema) -> Column:
         """Return `op`, but fail on an event that lacks a column of the condition.
@@ -279,8 +298,7 @@ class Projection:
         Only updates can, or inserts from updates of the key; with partial row images, any event.
         """
         where = self.settings.where or ""
-        words, of_all = words_of(where), _ALL_COLUMNS.search(where) is not None
-        needed = [name for name in (c.name for c in landed.columns) if of_all or _may_name(words, name)]
+        needed = _may_name(where, (column.name for column in landed.columns))
         if not needed:
             return op
         cdc = F.col(CDC)
@@ -363,9 +381,10 @@ def _is_of_checksums(landed: TableSchema) -> bool:
     return landed.columns == bucket_schema(landed.table).columns
 
 
-def _may_name(words: set[str], column: str) -> bool:
-    parts = folded(re.findall(r"\w+", column))
-    return not parts or parts <= words
+def _may_name(where: str, columns: Iterable[str]) -> list[str]:
+    """Return the columns that a condition may use."""
+    words, of_all = words_of(where), _ALL_COLUMNS.search(where) is not None
+    return [name for name in columns if of_all or folded(re.findall(r"\w+", name)) <= words]
 
 
 def _pairs(names: Mapping[str, str]) -> Column:

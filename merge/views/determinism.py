@@ -100,7 +100,8 @@ def names_moment(text: str) -> bool:
     """Return whether the expressions of a plan's node make a date or a timestamp of a text like '12:30'."""
     for name, inner, _ in _calls(text):
         is_moment = name in _MOMENTS and ("cast" not in name or _MOMENT_TYPES.search(inner))
-        if is_moment and "#" not in inner and not _DAY.match(inner):
+        has_pattern = name.startswith("to_") and any(a.startswith("Some(") for a in items_of(inner)[1:2])
+        if is_moment and not has_pattern and "#" not in inner and not _DAY.match(inner):
             return True
     return False
 

@@ -459,6 +459,8 @@ def test_what_a_target_has_of_its_table_is_checked_as_far_as_the_file_tells(file
                 "a < date'today'",
                 "a < 'NOW UTC'",
                 "a < r' yesterday '",
+                "a < TIMESTAMP '12:30'",
+                "a < timestamp_ltz r'8:00:00'",
                 "`rand`() < 1",
                 "a = user()",
                 "reflect('a', 'b') = a",

@@ -1,0 +1,74 @@
+"""Which conditions have another answer for a row on another day, or for another user, in Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from merge.columns.condition import why_unstable
+from merge.spark.session_settings import judging_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = {
+    "opens_at": "string",
+    "at": "timestamp",
+    "day": "date",
+    "next day": "date",
+    "tags": "array<string>",
+    "n": "decimal(20,0)",
+}
+
+OF_TODAY = (
+    "CAST(opens_at AS timestamp) > TIMESTAMP '2026-01-01'",
+    "opens_at::timestamp < at",
+    "timestamp(opens_at) < at",
+    "try_cast(opens_at AS timestamp) < at",
+    "to_timestamp(opens_at) < at",
+    "try_to_timestamp(opens_at) < at",
+    "to_timestamp_ltz(opens_at) < at",
+    "opens_at < at",
+    "at IN (opens_at, at)",
+    "at < '12:30'",
+    "at < to_timestamp('12:30')",
+    "at BETWEEN '08:00' AND '12:30'",
+    "at BETWEEN opens_at AND TIMESTAMP '2026-01-01'",
+    "opens_at BETWEEN TIMESTAMP '2026-01-01' AND TIMESTAMP '2026-02-01'",
+    "nvl(at, '12:30') < at",
+    "nullif(at, opens_at) IS NULL",
+    "CAST(tags AS array<timestamp>)[0] < at",
+    "from_json(opens_at, 'a timestamp').a < at",
+    "date_format(opens_at, 'yyyy') = '2026'",
+)
+
+OF_THE_USER = ("opens_at = user", "opens_at = CURRENT_USER", "opens_at = session_user")
+
+STABLE = (
+    "true",
+    "opens_at > '12:30'",
+    "opens_at = 'user'",
+    "opens_at BETWEEN '08:00' AND '12:30'",
+    "nvl(opens_at, 'none') = 'none' OR nvl2(at, 'yes', 'no') = 'yes'",
+    "hour(opens_at) >= 8 AND minute(opens_at) = 30",
+    "extract(hour FROM opens_at) = 8",
+    "at > '2026-01-01' AND at > TIMESTAMP '2026-01-01' AND day < '2026-01-01'",
+    "at BETWEEN '2026-01-01' AND TIMESTAMP '2026-02-01'",
+    "at BETWEEN at - INTERVAL 1 DAY AND date_add(day, 1)",
+    "at IS NOT DISTINCT FROM NULL",
+    "at > day AND at > greatest(day, `next day`)",
+    "to_timestamp(opens_at, 'HH:mm') < to_timestamp('08:00', 'HH:mm')",
+    "CAST(opens_at AS timestamp_ntz) < TIMESTAMP_NTZ '2026-01-01'",
+    "to_date(opens_at) < day AND to_date(opens_at, 'd.M.yyyy') < day",
+    "CAST(n AS int) = 1 AND upper(opens_at) LIKE '%:(' AND array_contains(tags, 'a')",
+    "exists(tags, t -> t = 'now')",
+)
+
+
+def test_conditions_that_depend_on_the_day_or_the_user_of_a_merge_are_found(spark: SparkSession) -> None:
+    with judging_settings(spark):
+        found = {each: why_unstable(spark, each, COLUMNS) for each in OF_TODAY + OF_THE_USER + STABLE}
+        own = why_unstable(spark, "opens_at = user", COLUMNS | {"user": "string"})
+    wrong = {each for each in OF_TODAY if "today" not in (found[each] or "")}
+    wrong |= {each for each in OF_THE_USER if "current_user" not in (found[each] or "")}
+    wrong |= {each for each in STABLE if found[each] is not None}
+    assert (wrong, own) == (set(), None)

@@ -1,0 +1,89 @@
+"""Which conditions have another answer for a row on another day, or for another user, by their plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from merge.columns.condition import why_unstable_in
+
+COLUMNS = {
+    "opens_at": "string",
+    "at": "timestamp",
+    "day": "date",
+    "next day": "date",
+    "tags": "array<string>",
+}
+
+
+def why(condition: str) -> str:
+    """Judge a condition as EXPLAIN prints it, over these columns."""
+    made = ", ".join(
+        f"cast(null as {type_}) AS {name}#{n}" for n, (name, type_) in enumerate(COLUMNS.items())
+    )
+    return (
+        why_unstable_in(
+            f"""opens_at: string
+Filter false
++- Project [opens_at#0, at#1, day#2, next day#3, tags#4]
+   +- SubqueryAlias __auto_generated_subquery_name
+      +- Project [opens_at#0, at#1, day#2, next day#3, tags#4]
+         +- Filter {condition}
+            +- SubqueryAlias __auto_generated_subquery_name
+               +- Project [{made}]
+                  +- OneRowRelation
+""",
+            COLUMNS,
+        )
+        or ""
+    )
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "(cast(opens_at#0 as timestamp) > at#1)",
+        "(try_cast(opens_at#0 as timestamp) > 2026-01-01 00:00:00)",
+        "(to_timestamp(opens_at#0, None, TimestampType, Some(UTC), false) > at#1)",
+        "(coalesce(at#1, cast(opens_at#0 as timestamp)) > at#1)",
+        "(cast(greatest(opens_at#0, x) as timestamp) > at#1)",
+        "(cast(CASE WHEN (day#2 > 2026-01-01) THEN 08:00 ELSE 12:30 END as timestamp) > at#1)",
+        "(cast(tags#4 as array<timestamp>)[0] > at#1)",
+        "(from_json(StructField(a,TimestampType,true), opens_at#0, Some(UTC), false).a > at#1)",
+        "between(at#1, opens_at#0, 2026-01-01 00:00:00)",
+        "between(opens_at#0, 2026-01-01 00:00:00, 2026-02-01 00:00:00)",
+        "between(at#1, 08:00, 12:30)",
+        "(nvl(at#1, 12:30) > at#1)",
+    ],
+)
+def test_a_text_that_becomes_a_timestamp_may_be_a_time_of_today(condition: str) -> None:
+    assert "today" in why(condition)
+
+
+def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
+    assert "12:30" in why("(at#1 > cast(12:30 as timestamp))")
+    assert "12:30" in why("(at#1 > to_timestamp(12:30, None, TimestampType, Some(UTC), true))")
+    assert why("(opens_at#0 = current_user())") == "it calls current_user"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "(opens_at#0 > 12:30)",
+        "(opens_at#0 = current_user)",
+        "between(opens_at#0, 08:00, 12:30)",
+        "between(at#1, 2026-01-01 00:00:00, 2026-02-01 00:00:00)",
+        "between(at#1, 2026-01-01, 2026-02-01)",
+        "between(at#1, day#2 + INTERVAL '08:00' HOUR TO MINUTE, date_add(day#2, 1))",
+        "(nvl(opens_at#0, none) = none)",
+        "(nvl2(at#1, yes, no) = yes)",
+        "(hour(cast(opens_at#0 as timestamp), Some(UTC)) >= 8)",
+        "(at#1 > cast(2026-01-01 as timestamp))",
+        "(at#1 > cast(greatest(day#2, next day#3) as timestamp))",
+        "NOT (at#1 <=> cast(null as timestamp))",
+        "(cast(opens_at#0 as timestamp_ntz) > 2026-01-01 00:00:00)",
+        "(to_timestamp(opens_at#0, Some(HH:mm), TimestampType, Some(UTC), true) > at#1)",
+        "(at#1 > to_timestamp(08:00, Some(HH:mm), TimestampType, Some(UTC), true))",
+    ],
+)
+def test_other_conditions_are_accepted(condition: str) -> None:
+    assert why(condition) == ""
