@@ -43,7 +43,8 @@ depend on the order of rows.
 
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\(")
 _SUBQUERY = re.compile(r"\b(?:subquery|exists|list)#\d")
-_MOMENTS = ("cast", "try_cast", "date", "timestamp", "to_date", "to_timestamp", "to_timestamp_ntz")
+_PARSING = ("to_timestamp", "to_timestamp_ltz", "try_to_timestamp")
+_MOMENTS = ("cast", "try_cast", "date", "timestamp", "to_date", "to_timestamp_ntz", *_PARSING)
 _MOMENT_TYPES = re.compile(r" as (?:date|timestamp\w*)$")
 _NAMED_MOMENT = re.compile(
     r"['\"]\s*(?:now|today|tomorrow|yesterday)\b"
@@ -100,7 +101,7 @@ def names_moment(text: str) -> bool:
     """Return whether the expressions of a plan's node make a date or a timestamp of a text like '12:30'."""
     for name, inner, _ in _calls(text):
         is_moment = name in _MOMENTS and ("cast" not in name or _MOMENT_TYPES.search(inner))
-        has_pattern = name.startswith("to_") and any(a.startswith("Some(") for a in items_of(inner)[1:2])
+        has_pattern = "to_" in name and any(a.startswith("Some(") for a in items_of(inner)[1:2])
         if is_moment and not has_pattern and "#" not in inner and not _DAY.match(inner):
             return True
     return False
@@ -135,7 +136,7 @@ def _made_timestamps(text: str) -> list[str]:
     casts = [inner for name, inner in calls if name in ("cast", "try_cast")]
     cast = [inner.removesuffix(_AS_TIMESTAMP) for inner in casts if inner.endswith(_AS_TIMESTAMP)]
     nested = [found[1] for found in map(_AS_TIMESTAMPS.fullmatch, casts) if found]
-    parsed = [inner for name, inner in calls if name == "to_timestamp" and not _WITH_PATTERN.match(inner)]
+    parsed = [inner for name, inner in calls if name in _PARSING and not _WITH_PATTERN.match(inner)]
     unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") else []
     return [*cast, *nested, *((items_of(inner) or [""])[0] for inner in parsed), *unread]
 
