@@ -137,10 +137,10 @@ def _table_map(
 ) -> TableMap:
     """Return the layout of a table with these columns and primary key; `TableError` for an unknown type."""
     columns = []
-    for name, column_type, charset, *_ in found:
+    for name, column_type, charset, _, collation, *_ in found:
         try:
-            type_ = type_of_catalog(column_type, charset)
-            columns.append(MappedColumn(name, _with_members(connection, table, name, type_)))
+            type_ = _with_members(connection, table, name, type_of_catalog(column_type, charset))
+            columns.append(MappedColumn(name, type_, collation=collation))
         except ValueError as error:
             raise TableError(table, f"column {name}: {error}", hint="exclude the table") from error
     row_end = next((column.name for column, (*_, ends) in zip(columns, found, strict=True) if ends), None)
@@ -169,7 +169,7 @@ def _columns_and_key(
         before = found
         found = _opened(
             connection,
-            "SELECT column_name, column_type, character_set_name, column_comment,"
+            "SELECT column_name, column_type, character_set_name, column_comment, collation_name,"
             f" column_key = 'PRI', {_IS_ROW_END}"
             f" FROM information_schema.columns WHERE {table_condition(table)} ORDER BY ordinal_position",
         )

@@ -77,12 +77,15 @@ _NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
 class MysqlChunk:
     """An open chunk; implements `connector.source.Chunk`. Its rows can be read once."""
 
-    order = None
-
     def __init__(
-        self, schema: TableSchema, low: int, high: int, read: Callable[[], Iterator[ChunkRows]]
+        self,
+        schema: TableSchema,
+        low: int,
+        high: int,
+        read: Callable[[], Iterator[ChunkRows]],
+        order: str | None = None,
     ) -> None:
-        self.schema, self.low, self.high = schema, low, high
+        self.schema, self.low, self.high, self.order = schema, low, high, order
         self._read = read
 
     def rows(self) -> Iterator[ChunkRows]:
@@ -163,7 +166,8 @@ class MysqlTables:
             self._check(table, where)
             columns = self._key_columns(table, schema.key, layout)
             statement = self._select(layout, keys.conditions(columns, key_range, where))
-            yield MysqlChunk(schema, low, high, lambda: self._rows(layout, statement, where))
+            order = keys.order_of(layout, schema.key, key_range)
+            yield MysqlChunk(schema, low, high, lambda: self._rows(layout, statement, where), order)
 
     @contextmanager
     def open_checksums(self, table: TableName, key_range: KeyRange, bits: int) -> Iterator[ChecksumChunk]:
@@ -172,7 +176,8 @@ class MysqlTables:
             buckets = bucket_columns(schema, layout, bits)
             where = keys.conditions(self._key_columns(table, schema.key, layout), key_range, None)
             query = f"SELECT {buckets} FROM {qualified(table)} t{where} GROUP BY 1"
-            yield ChecksumChunk(schema, low, high, lambda: rows(self._connection, query))
+            order = keys.order_of(layout, schema.key, key_range)
+            yield ChecksumChunk(schema, low, high, lambda: rows(self._connection, query), order)
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[MysqlChunk]:

@@ -10,6 +10,7 @@ uses no index for ``(a, b) > (1, 2)``.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -153,6 +154,15 @@ def conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | N
     if where:
         found.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
     return f" WHERE {' AND '.join(found)}" if found else ""
+
+
+def order_of(layout: TableMap, key: Sequence[str], key_range: KeyRange) -> str | None:
+    """Return a hash of what the order of a key depends on; None if the range ends at no whole key."""
+    if key_range.of_prefix or not (key_range.after or key_range.upto):
+        return None
+    by_name = {column.name: column for column in layout.columns}
+    orders = [(by_name[name].type, by_name[name].collation) for name in key]
+    return hashlib.md5(repr(orders).encode(), usedforsecurity=False).hexdigest()[:16]
 
 
 def after(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:

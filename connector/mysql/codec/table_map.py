@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from connector.errors import TableError
 from connector.mysql.codec import types
@@ -48,6 +48,7 @@ class MappedColumn:
 
     Only MariaDB's catalog shows that it is `virtual` or `hidden`, or has a `default` other than null.
     `hidden`: internal to the server, so no dump has it and it never lands.
+    `collation`: only the catalog shows it.
     """
 
     name: str
@@ -56,6 +57,7 @@ class MappedColumn:
     virtual: bool = False
     hidden: bool = False
     default: bool = False
+    collation: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -289,9 +291,9 @@ def _with_attributes(
         for index, collation in _collations(found, codes, fields, default, each):
             charset = _known_charset(table, names[index], collation)
             found[index] = replace(found[index], charset=charset)
-    for code, field in ((types.ENUM, _ENUM_VALUES), (types.SET, _SET_VALUES)):
+    for code, listed in ((types.ENUM, _ENUM_VALUES), (types.SET, _SET_VALUES)):
         columns = [i for i, t in enumerate(found) if t.code == code]
-        for index, values in zip(columns, _value_lists(fields.get(field, b"")), strict=True):
+        for index, values in zip(columns, _value_lists(fields.get(listed, b"")), strict=True):
             charset = found[index].charset or "utf8mb4"
             found[index] = replace(found[index], values=tuple(decode_bytes(v, charset) for v in values))
     return found

@@ -293,6 +293,25 @@ def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MysqlDatabase
         tables.close()
 
 
+def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(mariadb: MysqlDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (a enum('z', 'b'), id varchar(9), n int, PRIMARY KEY (a, id))")
+    source = source_of(mariadb)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+
+        def order(after: tuple[str, ...] | None, upto: tuple[str, ...] | None) -> str | None:
+            with tables.open_chunk(of(mariadb), KeyRange(after, upto)) as chunk:
+                return chunk.order
+
+        assert order(None, None) is None
+        orders = [order(None, ("b", "x"))]
+        mariadb.execute("INSERT INTO t VALUES ('z', 'a', 1)", "ALTER TABLE t MODIFY n bigint")
+        assert order(("b", "x"), None) == orders[0]
+        for change in ("id varchar(9) COLLATE utf8mb4_bin", "a enum('b', 'z') NOT NULL"):
+            mariadb.execute(f"ALTER TABLE t MODIFY {change}")
+            orders.append(order(("b", "x"), None))
+        assert len({*orders}) == 3
+
+
 def test_a_predicate_limits_boundaries_and_rows(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
     source = source_of(mariadb)
