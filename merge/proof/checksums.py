@@ -38,8 +38,9 @@ from connector.position import Position
 from connector.schema import TableName
 from merge.landing_zone import LandingZone
 from merge.proof.comparison import KeyEnds, Sides
-from merge.proof.differences import value_text
+from merge.proof.differences import FAR_MICROS, value_text
 from merge.reconcile import position_of
+from merge.spark.session_settings import get_setting
 from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ if TYPE_CHECKING:
 BUCKETS = {column.name: column.type for column in bucket_schema(TableName("", "")).columns}
 """The columns of landed checksums."""
 
-PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
-"""Keeps exponents out of decimals' texts; one would make the bucket a suspect."""
+ZONE = "spark.sql.session.timeZone"
+TEXTS = {"spark.sql.ansi.enabled": "true", ZONE: "UTC"}
+"""ANSI keeps exponents out of decimals' texts; one would make the bucket a suspect. In UTC, instants are
+formatted faster.
+"""
 
 NO_TEXT = "?"
 """Stands for a text that Spark can't build, so that it does not count as null."""
@@ -110,11 +114,11 @@ def lake_buckets(
     frame: DataFrame, columns: Mapping[str, str], key: str, bits: int
 ) -> dict[int | None, Bucket]:
     """Return checksums by bucket of a Delta table's rows; `columns`: names with types, in order."""
-    half = F.lit(1 << HALF_BITS)
+    half, in_utc = F.lit(1 << HALF_BITS), get_setting(frame.sparkSession, ZONE) == "UTC"
     checksum = F.col("checksum")
     rows = frame.select(
         bucket_of(F.col(quoted(key)), columns[key], bits).alias(BUCKET),
-        row_checksum(columns).alias("checksum"),
+        row_checksum(columns, in_utc=in_utc).alias("checksum"),
         F.col(CDC)["raw"].isNotNull().alias("raw"),
     )
     found = rows.groupBy(BUCKET).agg(
@@ -136,18 +140,28 @@ def touched_buckets(events: DataFrame, key: str, type_: str, bits: int) -> dict[
     return {row[BUCKET]: Position(*row["last"]) for row in events.groupBy(bucket).agg(last).collect()}
 
 
-def row_checksum(columns: Mapping[str, str]) -> Column:
-    """Return a row's checksum over these columns; `columns`: names with types, in order."""
-    parts = [part for name, type_ in columns.items() for part in _parts(F.col(quoted(name)), type_)]
+def row_checksum(columns: Mapping[str, str], *, in_utc: bool) -> Column:
+    """Return a row's checksum over these columns; `columns`: names with types, in order.
+
+    `in_utc`: whether that is the session's time zone.
+    """
+    parts = [part for name, type_ in columns.items() for part in _parts(F.col(quoted(name)), type_, in_utc)]
     digits = F.substring(F.sha2(F.concat_ws(SEPARATOR, *parts).cast("binary"), 256), 1, HEX_DIGITS)
     return F.conv(digits, 16, 10).cast("bigint")
 
 
-def _parts(value: Column, type_: str) -> tuple[Column, ...]:
+def _parts(value: Column, type_: str, in_utc: bool) -> tuple[Column, ...]:
     """Return what is joined for a value; ``concat_ws`` skips null."""
     if type_ == "string":
         return F.coalesce(F.octet_length(value).cast("string"), F.lit(NULL)), value
-    return (F.coalesce(value_text(value, type_), F.when(value.isNull(), NULL).otherwise(NO_TEXT)),)
+    text = _instant_text(value) if in_utc and type_ == "timestamp" else value_text(value, type_)
+    return (F.coalesce(text, F.when(value.isNull(), NULL).otherwise(NO_TEXT)),)
+
+
+def _instant_text(value: Column) -> Column:
+    """Format an instant like `value_text`, in UTC as the session's time zone; null if it is too far away."""
+    near = F.when(F.abs(F.unix_micros(value)) <= F.lit(FAR_MICROS), value)
+    return F.concat(near.cast("string"), F.lit("+00"))
 
 
 def bucket_of(value: Column, type_: str, bits: int) -> Column:

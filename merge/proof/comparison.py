@@ -109,7 +109,8 @@ class Sides:
     `plan`: without what landed under another key; `newest`: the layout as of the cut; `verified`: the result
     as far as it is known before comparing. `projected`: the lake has only some of the table's columns and
     rows, or masks them (`merge.columns.projection`); both sides are then limited to these. `before`: the
-    layout as of the last manifest before the dump, if the table had one.
+    layout as of the last manifest before the dump, if the table had one. `lake_bytes`: the Delta
+    table's size.
     """
 
     read: tuple[LandedFile, ...]
@@ -120,6 +121,7 @@ class Sides:
     verified: TableVerification
     projected: bool = False
     before: TableSchema | None = None
+    lake_bytes: int = 0
 
     @cached_property
     def layout(self) -> TargetLayout:

@@ -15,6 +15,7 @@ The table of differences holds long values shortened, with their length and hash
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from merge.keys import TargetLayout, fit_a_request, key_text, raw_column, with_r
 from merge.lake.own_tables import create_own_table
 from merge.lake.retry import with_retries
 from merge.lake.target import lake_table
+from merge.spark.local_rows import local_rows
 from merge.sql_formatting import listed, quoted, text
 
 if TYPE_CHECKING:
@@ -61,6 +63,14 @@ MOST_KEY_BYTES = 4 << 20
 """Limit of keys' bytes in one request, which holds twice as much, to allow for JSON's overhead."""
 
 FAR_MICROS = 9 * 10**17
+
+MOST_FETCHED = 1000
+"""Up to this many differences of few rows are counted and written here, not by two more Spark jobs."""
+
+FETCHED = {
+    "key": "array<string>",
+    **dict.fromkeys(("column", "source_value", "lake_value", "kind"), "string"),
+}
 
 FOUND = "struct<column: string, source_value: string, lake_value: string, kind: string>"
 
@@ -162,11 +172,35 @@ def differences_table(config: Config) -> str:
     return lake_table(config, DIFFERENCES_PATH, "_deltatide_differences")
 
 
+def record_and_count(
+    spark: SparkSession,
+    config: Config,
+    run: str,
+    table: TableName,
+    at: Manifest,
+    found: DataFrame,
+    *,
+    few: bool,
+) -> dict[str, int]:
+    """Record what `differences` finds like `record_differences`; return the number of keys by kind.
+
+    `few`: it compares few rows.
+    """
+    if few and len(rows := found.limit(MOST_FETCHED + 1).collect()) <= MOST_FETCHED:
+        if rows:
+            record_differences(spark, config, run, table, at, local_rows(spark, FETCHED, rows))
+        else:
+            _create_table(spark, config)
+        return Counter(kind for kind, _ in {(row["kind"], tuple(row["key"])) for row in rows})
+    record_differences(spark, config, run, table, at, found)
+    return _count_keys(recorded_differences(spark, config, run), table)
+
+
 def record_differences(
     spark: SparkSession, config: Config, run: str, table: TableName, at: Manifest, found: DataFrame
 ) -> None:
     """Append what `differences` finds as of a manifest; durable on return. This evaluates the comparison."""
-    create_own_table(spark, config, differences_table(config), DIFFERENCES_PATH, COLUMNS)
+    _create_table(spark, config)
     known = {
         "run": text(run),
         "source": text(config.source.name),
@@ -186,12 +220,16 @@ def record_differences(
         spark.catalog.dropTempView(view)
 
 
+def _create_table(spark: SparkSession, config: Config) -> None:
+    create_own_table(spark, config, differences_table(config), DIFFERENCES_PATH, COLUMNS)
+
+
 def recorded_differences(spark: SparkSession, config: Config, run: str) -> DataFrame:
     """Return the differences that one verification recorded; columns as `COLUMNS`."""
     return spark.table(differences_table(config)).where(f"run = {text(run)}")
 
 
-def count_keys(found: DataFrame, table: TableName) -> dict[str, int]:
+def _count_keys(found: DataFrame, table: TableName) -> dict[str, int]:
     """Count a table's differing keys by kind."""
     of_table = found.where(f"`table` = {text(str(table))}")
     counts = of_table.groupBy("kind").agg(F.countDistinct("key").alias("keys")).collect()

@@ -66,19 +66,17 @@ from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE
 from merge.plan import TablePlan, plan_verification
-from merge.proof.checksums import PLAIN_DECIMALS, unproven_ranges
+from merge.proof.checksums import TEXTS, unproven_ranges
 from merge.proof.comparison import KeyEnds, Sides, TableVerification, within
 from merge.proof.differences import (
     DIFFERENT,
     GHOST,
     MISSING,
     WAITING,
-    count_keys,
     differences,
     differing_keys,
     few_keys,
-    record_differences,
-    recorded_differences,
+    record_and_count,
     requestable,
 )
 from merge.proof.opened_lake import OpenedLake, opened
@@ -99,6 +97,9 @@ MANY_WAIT = (
     "too many rows wait for columns that the log left out to compare them again by key: merge until a cut is"
     " exact, then verify again"
 )
+
+SCANNED_BYTES = 1 << 30
+"""Up to this size, finding a few rows of a Delta table costs less than compiling their comparison."""
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of tables done, the number of all tables, and the one under way."""
@@ -200,9 +201,8 @@ class _Run:
 
     def verify(self, dump: DumpState) -> TableVerification:
         """Compare one table; its own errors are in the result."""
-        small = dump.rows <= FEW_ROWS and dump.kind == "verify"  # the table has about as many
         try:
-            with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
+            with applied_settings(self.spark, ANY_VERSION):
                 return self._check(dump) if dump.kind == "checksums" else self._compare(dump)
         except TABLE_ERRORS as error:
             store = explain(error, self.config)
@@ -216,6 +216,11 @@ class _Run:
     def _compare(self, dump: DumpState) -> TableVerification:
         """Compare the rows that were read."""
         both = self._open(dump)
+        few = _are_few(dump, both)
+        with applied_settings(self.spark, {} if few else COMPILED):
+            return self._compare_rows(dump, both, few=few)
+
+    def _compare_rows(self, dump: DumpState, both: Sides, *, few: bool) -> TableVerification:
         layout, at = both.layout, self.landing.get(both.plan.upto)
         actual = both.actual
         expected = changes(self.landing, both.plan, both.schemas, layout, None).where(ALIVE)
@@ -232,8 +237,7 @@ class _Run:
                 suspects, incomplete = _suspects(matching, scope, layout)
             expected, actual = (_joined(frame, scope, layout, "left_semi") for frame in (expected, actual))
         found = differences(expected, actual, layout, both.compared)
-        record_differences(self.spark, self.config, self.id, dump.table, at, found)
-        counts = count_keys(recorded_differences(self.spark, self.config, self.id), dump.table)
+        counts = record_and_count(self.spark, self.config, self.id, dump.table, at, found, few=few)
         if counts.get(WAITING) and suspects is not None:
             waiting = differing_keys(self.spark, self.config, self.id, dump.table, waiting=True)
             suspects = None if waiting is None else requestable(suspects + waiting)
@@ -270,7 +274,7 @@ class _Run:
         checked = replace(both.verified, checked=dump.rows, checked_at=both.plan.upto)
         if why := both.why_unchecked(dump):
             return replace(checked, unproven=None, by_rows=why)
-        with applied_settings(self.spark, PLAIN_DECIMALS):
+        with applied_settings(self.spark, TEXTS if _are_few(dump, both) else TEXTS | COMPILED):
             ranges = unproven_ranges(self.landing, both, dump.bits or 0)
         why = "most of it differs, or has changed meanwhile" if ranges is None else None
         return replace(checked, unproven=ranges, by_rows=why)
@@ -297,7 +301,8 @@ class _Run:
             bytes=sum(file.bytes for file in read),
         )
         projected = self.landing.projection(dump.table) is not None
-        return Sides(read, plan, schemas, newest, lake, verified, projected, self._layout_before(dump))
+        before = self._layout_before(dump)
+        return Sides(read, plan, schemas, newest, lake, verified, projected, before, state.bytes)
 
     def _layout_before(self, dump: DumpState) -> TableSchema | None:
         """Return a table's layout as of the last manifest before a dump; None if there is none."""
@@ -358,6 +363,12 @@ class _Run:
             return state, frontier.version, frontier.manifest, None
         upto = max(frontier.manifest, commits.manifest or 0)
         return state, commits.newest, upto, commits.why_broken
+
+
+def _are_few(dump: DumpState, both: Sides) -> bool:
+    """Return whether a comparison is of so few rows that its queries are interpreted."""
+    whole = dump.kind != "verify_rows"  # the lake has about as many rows
+    return dump.rows <= FEW_ROWS and (whole or both.lake_bytes <= SCANNED_BYTES)
 
 
 def _reason(state: TableState) -> str | None:

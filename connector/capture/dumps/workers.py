@@ -46,6 +46,12 @@ TURN_SECONDS = 0.1
 REST_SECONDS = 1.0
 """The longest rest of a dump for which the source is not ready yet; others go first."""
 
+CHECKSUM_CHUNKS = 10
+"""A chunk of checksums has the rows of this many others: each costs a snapshot and a landing file."""
+
+CHECKSUM_ROWS = 1_000_000
+"""Up to this many rows: nothing pauses or slows down a chunk once it is being read."""
+
 FIRST_REST_SECONDS = 0.05
 """The first of these rests; each further one is twice as long. A log just opened is soon ready."""
 
@@ -223,7 +229,10 @@ class DumpWorkers:
                 dump.error = (why and why[:KEPT_CHARACTERS]) if dump.active else dump.error
 
     def _plan_chunk(self, task: PlanTask, tables: TableReader) -> None:
-        """Find the end of a dump's next chunk, which has as many rows as its settings say."""
+        """Find the end of a dump's next chunk, which has as many rows as its settings say.
+
+        Of checksums, it has `CHECKSUM_CHUNKS` times as many, up to `CHECKSUM_ROWS`.
+        """
         table = task.dump.table
         key = self._key_of(table)
         if task.dump.where is None and task.after is None and task.dump.rows_estimate is None:
@@ -231,6 +240,8 @@ class DumpWorkers:
         if task.dump.kind == "checksums" and task.dump.bits is None:
             task.dump.bits = bits_of(*tables.key_span(table, key))
         rows = self._dumps.schedule.settings(task.dump).chunk_rows
+        if task.dump.kind == "checksums":
+            rows = max(rows, min(CHECKSUM_CHUNKS * rows, CHECKSUM_ROWS))
         upto = tables.next_boundary(table, key, task.after, rows, task.dump.where)
         self._dumps.planned(task, upto)
 

@@ -36,6 +36,7 @@ def test_a_bucket_that_is_not_suspect_is_equal_whatever_the_lake_missed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dump_workers, "bits_of", lambda *_: BITS)
+    monkeypatch.setattr(dump_workers, "CHECKSUM_CHUNKS", 1)
     database, store, dump = verified_through_kills(seed, checksums=True)
     newest = manifests_in(store)[-1]
     assert (dump.state, dump.bits) == ("complete", BITS)
@@ -60,7 +61,8 @@ def test_an_event_between_the_chunks_of_a_bucket_makes_it_suspect_though_one_of_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dump_workers, "bits_of", lambda *_: 8)
-    database, store = shop(rows=7), MemoryStore()  # as many as a chunk has: the last chunk has none
+    rows = 7 * dump_workers.CHECKSUM_CHUNKS  # as many as a chunk has: the last chunk has none
+    database, store = shop(rows=rows), MemoryStore()
     last_read, inserted = threading.Event(), threading.Event()
     open_checksums = MemoryTables.open_checksums
 
@@ -77,7 +79,7 @@ def test_an_event_between_the_chunks_of_a_bucket_makes_it_suspect_though_one_of_
         agent.wait_dumped()
         request = submit(store, DumpRequest(tables=["public.items"], verify=True, checksums=True))
         assert last_read.wait(10)
-        insert(database, 100)
+        insert(database, 201)
         agent.wait_caught_up()
         inserted.set()
         agent.wait(lambda m: (d := dump_of(m, request)) and not d.active, "it has ended")
@@ -87,7 +89,7 @@ def test_an_event_between_the_chunks_of_a_bucket_makes_it_suspect_though_one_of_
     read, touched, _ = landed(store, dump, bits=8)
     low = Position.of_chunk(dump.epoch, dump.low or 0, dump.number)
     truth = database.state_at(newest.position)["public.items"]
-    lake = {key: row for key, row in truth.items() if key != (100,)}
+    lake = {key: row for key, row in truth.items() if key != (201,)}
     assert len(lake) == len(truth) - 1
     assert suspects(read, buckets_of(database, lake, bits=8), touched, low) == {0}
 
