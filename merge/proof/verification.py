@@ -98,8 +98,8 @@ MANY_WAIT = (
     " exact, then verify again"
 )
 
-SCANNED_BYTES = 1 << 30
-"""Up to this size, finding a few rows of a Delta table costs less than compiling their comparison."""
+SCANNED_BYTES = 256 << 20
+"""Up to this size of a Delta table, the rows of some key ranges are found without compiled code, too."""
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of tables done, the number of all tables, and the one under way."""
@@ -216,7 +216,7 @@ class _Run:
     def _compare(self, dump: DumpState) -> TableVerification:
         """Compare the rows that were read."""
         both = self._open(dump)
-        few = _are_few(dump, both)
+        few = self._are_few(dump, both)
         with applied_settings(self.spark, {} if few else COMPILED):
             return self._compare_rows(dump, both, few=few)
 
@@ -253,6 +253,15 @@ class _Run:
             incomplete=incomplete,
         )
 
+    def _are_few(self, dump: DumpState, both: Sides) -> bool:
+        """Return whether a comparison is of so few rows that its queries are interpreted.
+
+        Given keys, or rows of a condition, are looked for among all of the lake's rows.
+        """
+        whole = dump.kind != "verify_rows"  # the lake has about as many rows
+        easily_found = self.ranges is not None and both.lake_bytes <= SCANNED_BYTES
+        return dump.rows <= FEW_ROWS and (whole or easily_found)
+
     def _matching(self, both: Sides, where: str) -> DataFrame | None:
         """Return the lake's rows that seem to satisfy a condition; None if Spark can't evaluate it.
 
@@ -274,7 +283,7 @@ class _Run:
         checked = replace(both.verified, checked=dump.rows, checked_at=both.plan.upto)
         if why := both.why_unchecked(dump):
             return replace(checked, unproven=None, by_rows=why)
-        with applied_settings(self.spark, TEXTS if _are_few(dump, both) else TEXTS | COMPILED):
+        with applied_settings(self.spark, TEXTS if self._are_few(dump, both) else TEXTS | COMPILED):
             ranges = unproven_ranges(self.landing, both, dump.bits or 0)
         why = "most of it differs, or has changed meanwhile" if ranges is None else None
         return replace(checked, unproven=ranges, by_rows=why)
@@ -363,12 +372,6 @@ class _Run:
             return state, frontier.version, frontier.manifest, None
         upto = max(frontier.manifest, commits.manifest or 0)
         return state, commits.newest, upto, commits.why_broken
-
-
-def _are_few(dump: DumpState, both: Sides) -> bool:
-    """Return whether a comparison is of so few rows that its queries are interpreted."""
-    whole = dump.kind != "verify_rows"  # the lake has about as many rows
-    return dump.rows <= FEW_ROWS and (whole or both.lake_bytes <= SCANNED_BYTES)
 
 
 def _reason(state: TableState) -> str | None:
