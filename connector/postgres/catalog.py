@@ -153,13 +153,10 @@ class Catalog:
         if configured:
             refusal = _misfit(table, configured, names, logged, facts)
             return configured if refusal is None else refusal
-        if facts and facts.primary_key and logged.issuperset(facts.primary_key):
-            return facts.primary_key
-        if facts and (identity := facts.identity_key):
-            if differing := _compared_otherwise(facts, identity):
-                return differing
-            if logged.issuperset(identity):
-                return identity
+        candidates = [facts.primary_key, facts.identity_key] if facts else []
+        for candidate in candidates:
+            if candidate and logged.issuperset(candidate):
+                return candidate
         if logged and logged != names and (facts is None or facts.may_be_renamed(logged)):
             return tuple(c.name for c in columns if c.is_key)
         return _keyless(table, facts)
@@ -255,33 +252,17 @@ def _misfit(
 def _not_unique(facts: TableFacts, key: Sequence[str]) -> TableLayout | None:
     if facts.identifying(key):
         return None
-    fitting, formatted = facts.on(key), qualified(facts.table)
-    if usable := [i for i in fitting if i.immediate and not i.differing]:
+    fitting = [i for i in facts.indexes if set(i.columns) == set(key)]
+    formatted = qualified(facts.table)
+    if usable := [i for i in fitting if i.immediate]:
         fix = " ".join(f"ALTER TABLE {formatted} ALTER {quote(c)} SET NOT NULL;" for c in usable[0].nullable)
         return TableLayout(None, f"key column {', '.join(usable[0].nullable)} may be null", fix)
-    if differing := _compared_otherwise(facts, key):
-        return differing
     what = "only a deferrable" if fitting else "no"
     columns = ", ".join(map(quote, key))
     return TableLayout(
         None,
         f"its configured key ({', '.join(key)}) has {what} unique index",
         f"CREATE UNIQUE INDEX ON {formatted} ({columns});",
-    )
-
-
-def _compared_otherwise(facts: TableFacts, key: Sequence[str]) -> TableLayout | None:
-    """Return why the only indexes of a key don't tell rows apart as a dump does, or None."""
-    found = next((i for i in facts.on(key) if i.immediate and i.differing), None)
-    if found is None or facts.identifying(key):
-        return None
-    differing, formatted = ", ".join(found.differing), qualified(facts.table)
-    return TableLayout(
-        None,
-        f"its unique index {found.name} compares {differing} by another collation or operator class than"
-        " dumps do, which could miss rows",
-        f"CREATE UNIQUE INDEX ON {formatted} ({', '.join(map(quote, key))}); or, if that finds duplicates,"
-        f" ALTER TABLE {formatted} so that {differing} has a type and collation under which all rows differ",
     )
 
 

@@ -20,7 +20,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import TableError
 from connector.postgres.connection import all_rows, literal, quote
-from connector.postgres.table_facts import DEFAULT_CLASS, qualified
+from connector.postgres.table_facts import qualified
 from connector.schema import TableName, TableSchema
 
 _STRATEGIES = {"<": "1", "<=": "2", "=": "3", ">=": "4", ">": "5"}
@@ -59,7 +59,7 @@ class KeyColumn:
         return f"{expression}::{self.compared_as}" if self.compared_as else expression
 
 
-_KEY_COLUMNS = f"""
+_KEY_COLUMNS = """
     WITH RECURSIVE base(name, oid, typmod, kind, next, altered, collated) AS (
         SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype,
                concat(a.attrelid, '.', a.attnum, '.', a.xmin), a.attcollation
@@ -79,13 +79,20 @@ _KEY_COLUMNS = f"""
               AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype),
            concat_ws(' ', b.altered, coalesce(
                pg_collation_actual_version(nullif(b.collated, 0)),
-               CASE WHEN b.collated = 'pg_catalog."default"'::regcollation THEN {{default_version}} END),
+               CASE WHEN b.collated = 'pg_catalog."default"'::regcollation THEN {default_version} END),
                CASE WHEN b.kind = 'e' THEN (
                    SELECT md5(string_agg(concat(e.oid, ':', e.enumlabel), ',' ORDER BY e.enumsortorder))
                    FROM pg_enum e WHERE e.enumtypid = b.oid) END),
            c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
-    FROM base b LEFT JOIN LATERAL {DEFAULT_CLASS} c ON true
+    FROM base b LEFT JOIN LATERAL (
+        SELECT c.oid, c.opcfamily, c.opcintype
+        FROM pg_opclass c JOIN pg_am m ON m.oid = c.opcmethod JOIN pg_type t ON t.oid = c.opcintype
+        WHERE c.opcdefault AND m.amname = 'btree' AND (c.opcintype = b.oid OR EXISTS (
+            SELECT FROM pg_cast x WHERE x.castsource = b.oid AND x.casttarget = c.opcintype
+              AND x.castmethod = 'b' AND x.castcontext = 'i'))
+        ORDER BY c.opcintype = b.oid DESC, t.typispreferred DESC, c.oid LIMIT 1) c ON true
     WHERE b.kind <> 'd'"""
+"""The operator class is the one that the server takes: of the type, else of one it is binary coercible to."""
 
 _DATABASE_VERSION = """
     (SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database())"""

@@ -31,13 +31,10 @@ from connector.schema import COMMENT_CHARACTERS, TableComments, TableName, fold
 class Index:
     """A unique index on plain columns and all rows; `immediate`: not of a deferrable key.
 
-    `generated`: its computed columns, which are not in the log. `differing`: columns of which it may hold
-    values that a comparison of the column finds equal (``a`` and ``A``), by another collation or operator
-    class. A dump compares as the column does, so its chunks would leave out one of two such rows.
-
-    `traces`: its oid, that of its constraint (``c``), and the number of its file (``f``). When another index
-    takes over without a gap, one of these survives: on REINDEX, on ADD PRIMARY KEY USING INDEX, on an ALTER
-    of a column's type that keeps the file, and on REINDEX CONCURRENTLY, but only if there is a constraint.
+    `generated`: its computed columns, which are not in the log. `traces`: its oid, that of its constraint
+    (``c``), and the number of its file (``f``). When another index takes over without a gap, one of these
+    survives: on REINDEX, on ADD PRIMARY KEY USING INDEX, on an ALTER of a column's type that keeps the file,
+    and on REINDEX CONCURRENTLY, but only if there is a constraint.
     """
 
     traces: frozenset[str]
@@ -45,7 +42,6 @@ class Index:
     columns: tuple[str, ...]
     nullable: tuple[str, ...]
     generated: tuple[str, ...]
-    differing: tuple[str, ...]
     primary: bool
     identity: bool
     immediate: bool
@@ -75,11 +71,7 @@ class TableFacts:
 
     def identifying(self, key: Collection[str]) -> list[Index]:
         """Return the indexes that each identify rows by these columns."""
-        return [i for i in self.on(key) if i.immediate and not i.nullable and not i.differing]
-
-    def on(self, key: Collection[str]) -> list[Index]:
-        """Return the indexes on exactly these columns, whether or not they identify rows."""
-        return [i for i in self.indexes if {*i.columns} == {*key}]
+        return [i for i in self.indexes if {*i.columns} == {*key} and i.immediate and not i.nullable]
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -108,50 +100,16 @@ class TableFacts:
         return next((i for i in self.indexes if i.primary and not i.immediate), None)
 
 
-DEFAULT_CLASS = """(
-        SELECT c.oid, c.opcfamily, c.opcintype
-        FROM pg_opclass c JOIN pg_am m ON m.oid = c.opcmethod JOIN pg_type t ON t.oid = c.opcintype
-        WHERE c.opcdefault AND m.amname = 'btree' AND (c.opcintype = b.oid OR EXISTS (
-            SELECT FROM pg_cast x WHERE x.castsource = b.oid AND x.casttarget = c.opcintype
-              AND x.castmethod = 'b' AND x.castcontext = 'i'))
-        ORDER BY c.opcintype = b.oid DESC, t.typispreferred DESC, c.oid LIMIT 1)"""
-"""The operator class by which the server compares the base type `b`: the type's, else that of a type to which
-it is binary coercible. None for arrays, enums, composite types and ranges: theirs is a pseudo-type's.
-"""
-
-_EQUALITY = """
-    (SELECT e.amopopr FROM pg_amop e WHERE e.amopfamily = {0}.opcfamily AND e.amopstrategy = 3
-       AND e.amoppurpose = 's' AND e.amoplefttype = {0}.opcintype AND e.amoprighttype = {0}.opcintype)"""
-
-_DIFFERS = f"""
-    CASE WHEN i.indisprimary THEN false
-         WHEN i.indcollation[k.ordinal - 1] <> a.attcollation AND EXISTS (
-             SELECT FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic) THEN true
-         WHEN o.opcdefault AND o.opcintype = a.atttypid THEN false
-         ELSE (
-             WITH RECURSIVE base(oid, kind, next) AS (
-                 SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
-                 UNION ALL
-                 SELECT t.oid, t.typtype, t.typbasetype FROM base d JOIN pg_type t ON t.oid = d.next
-                 WHERE d.kind = 'd')
-             SELECT CASE WHEN s.oid IS NULL THEN NOT o.opcdefault
-                         ELSE {_EQUALITY.format("o")} IS DISTINCT FROM {_EQUALITY.format("s")} END
-             FROM base b LEFT JOIN LATERAL {DEFAULT_CLASS} s ON true WHERE b.kind <> 'd') END"""
-"""Whether an index may hold two values of a column that the column's own comparison finds equal. A primary
-key is always compared as its columns are. Under a deterministic collation, only equal texts are equal.
-"""
-
-_INDEXES = f"""
+_INDEXES = """
     (SELECT jsonb_agg(jsonb_build_array(
          concat_ws(',', i.indexrelid, 'f' || nullif(x.relfilenode, 0),
              (SELECT 'c' || n.oid FROM pg_constraint n
               WHERE n.conrelid = i.indrelid AND n.conindid = i.indexrelid AND n.contype IN ('p', 'u'))),
          x.relname::text, i.indisprimary, i.indisreplident, i.indimmediate,
-         (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '',
-                                             {_DIFFERS}) ORDER BY k.ordinal)
+         (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '')
+                           ORDER BY k.ordinal)
           FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ordinal)
           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-          JOIN pg_opclass o ON o.oid = i.indclass[k.ordinal - 1]
           WHERE k.ordinal <= i.indnkeyatts)))
      FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
      WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
@@ -247,14 +205,12 @@ def _index(
     primary: bool,
     identity: bool,
     immediate: bool,
-    columns: Sequence[tuple[str, bool, bool, bool]],
+    columns: Sequence[tuple[str, bool, bool]],
 ) -> Index:
-    names = tuple(column for column, *_ in columns)
-    nullable = tuple(column for column, required, _, _ in columns if not required)
-    generated = tuple(column for column, _, computed, _ in columns if computed)
-    differing = tuple(column for column, *_, differs in columns if differs)
-    each = frozenset(traces.split(","))
-    return Index(each, name, names, nullable, generated, differing, primary, identity, immediate)
+    names = tuple(column for column, _, _ in columns)
+    nullable = tuple(column for column, required, _ in columns if not required)
+    generated = tuple(column for column, _, computed in columns if computed)
+    return Index(frozenset(traces.split(",")), name, names, nullable, generated, primary, identity, immediate)
 
 
 _OF_TABLE = ""

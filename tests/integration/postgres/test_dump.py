@@ -459,6 +459,21 @@ def test_a_session_reads_in_the_order_of_an_extension_that_is_newer_or_moved(
             assert [some.absent.to_pylist() for some in chunk.rows() if some.absent] == [[False, True]]
 
 
+@pytest.mark.parametrize("postgres", [15], indirect=True)  # with ICU
+def test_chunks_hold_every_row_once_if_a_column_finds_two_keys_of_its_index_equal(database: Database) -> None:
+    """Whatever equals the end of a chunk belongs to that chunk: ranges need an order, not a unique key."""
+    database.execute("""
+        CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+        CREATE TABLE t (k text COLLATE ci NOT NULL, n int); CREATE UNIQUE INDEX i ON t (k COLLATE "C");
+        ALTER TABLE t REPLICA IDENTITY USING INDEX i;
+        INSERT INTO t SELECT CASE WHEN i % 2 = 0 THEN 'a' ELSE 'A' END || i / 2, i
+        FROM generate_series(1, 60) i""")
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        found = [row["n"] for rows, _ in dump_scenarios.chunks(tables, T, ["k"], 7) for row in rows]
+    assert sorted(found) == list(range(1, 61))
+
+
 @pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
 def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(database: Database) -> None:
     database.execute("""
