@@ -50,7 +50,7 @@ _MOMENT = re.compile(r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*[
 """Literals that Spark reads as a moment relative to now when it converts them to a timestamp or date."""
 
 _TYPED = re.compile(r"\b(?:date|timestamp\w*)\s*$", re.IGNORECASE)
-_DAY = re.compile(r"""[rR]?['"]\s*[+-]?\d(?!\d?:)""")
+_DAY = re.compile(r"""[rR]?['"]\s*(?:epoch\b|[+-]?\d(?!\d?:))""", re.IGNORECASE)
 """How the literal after such a type begins if it names a day: of '12:30' alone, Spark makes one of today."""
 
 _QUERY = re.compile(r"\bselect\b|\(\s*(from|table|values|with)[\s`(]", re.IGNORECASE)

@@ -36,11 +36,15 @@ def why_unstable(spark: SparkSession, condition: str, columns: Mapping[str, str]
     """
     nulls = [f"CAST(NULL AS {type_}) AS {quoted(name)}" for name, type_ in columns.items()]
     rows = f"SELECT {', '.join(nulls) or 'NULL'}"
-    return why_unstable_in(analyzed(spark, f"SELECT * FROM ({rows}) WHERE (\n{condition}\n)"), columns)
+    plan = analyzed(spark, f"SELECT * FROM ({rows}) WHERE (\n{condition}\n)")
+    return why_unstable_in(plan, columns, typed="timestamp" in condition.lower())
 
 
-def why_unstable_in(plan: str, columns: Mapping[str, str]) -> str | None:
-    """Return the same by a plan whose last projection makes the columns. Pure."""
+def why_unstable_in(plan: str, columns: Mapping[str, str], *, typed: bool = True) -> str | None:
+    """Return the same by a plan whose last projection makes the columns. Pure.
+
+    `typed`: whether the condition may have constants of type timestamp, all of which say so.
+    """
     text, _, made = plan.rpartition("Project [")
     types = dict[int, str]()
     for name, type_ in columns.items():
@@ -52,6 +56,6 @@ def why_unstable_in(plan: str, columns: Mapping[str, str]) -> str | None:
         return f"it calls {called[1]}"
     if names_moment(text):
         return DEPENDS_ON_TIME
-    if may_be_of_today(text, types.get) or _PARSED_INSIDE.search(text):
+    if may_be_of_today(text, types.get, typed=typed) or _PARSED_INSIDE.search(text):
         return TIMES_OF_TODAY
     return None

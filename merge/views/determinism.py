@@ -63,12 +63,15 @@ _AS_TIMESTAMPS = re.compile(r"(.*) as (?:array|map|struct)<.*\btimestamp\b.*", r
 _COLUMN = re.compile(r"\w+#(\d+)L?")
 _ID = re.compile(r"#(\d+)")
 _COMMITTED = re.compile(r"_cdc#\d+L?\.committed_at\b")
-_WITH_PATTERN = re.compile(r"\w+#\d+L?, Some\(")
 _NO_TEXT = re.compile(r" as (?:date|timestamp\w*|\w*int|float|double|decimal\(\d+,\d+\))$")
 _OF_DAYS = frozenset(
     "to_date date date_add date_sub add_months last_day next_day make_date trunc date_from_unix_date".split()
 )
-_OF_INSTANTS = ("to_timestamp(", "date_trunc(", "timestamp_")
+_OF_NUMBERS = frozenset("abs bround ceil ceiling floor round".split())
+_OF_INSTANTS = tuple(
+    "to_timestamp( try_to_timestamp( make_timestamp( from_utc_timestamp( to_utc_timestamp( timestampadd("
+    " date_trunc( timestamp_".split()
+)
 _OF_ONE_TYPE = ("coalesce", "greatest", "least", "nvl", "ifnull", "nullif")
 
 DEPENDS_ON_TIME = "it may depend on the time ('now', 'today', '12:30')"
@@ -101,17 +104,18 @@ def names_moment(text: str) -> bool:
     """Return whether the expressions of a plan's node make a date or a timestamp of a text like '12:30'."""
     for name, inner, _ in _calls(text):
         is_moment = name in _MOMENTS and ("cast" not in name or _MOMENT_TYPES.search(inner))
-        has_pattern = "to_" in name and any(a.startswith("Some(") for a in items_of(inner)[1:2])
-        if is_moment and not has_pattern and "#" not in inner and not _DAY.match(inner):
+        parsed = "to_" in name and _has_pattern(inner)
+        if is_moment and not parsed and "#" not in inner and not _DAY.match(inner):
             return True
     return False
 
 
-def may_be_of_today(text: str, type_of: Callable[[int], str | None]) -> bool:
+def may_be_of_today(text: str, type_of: Callable[[int], str | None], *, typed: bool = True) -> bool:
     """Return whether the expressions of a plan's node may make timestamps of texts without a pattern.
 
     `type_of`: returns the type of a column by its id; None: unknown. `names_moment` finds constants, but for
-    those that get the type of a column beside them. Of texts, see `TIMES_OF_TODAY`.
+    those that get the type of a column beside them. Of texts, see `TIMES_OF_TODAY`. `typed`: whether a
+    constant may be a timestamp, and not only a text that looks like one.
     """
     if any(_may_be_text(made, type_of) for made in _made_timestamps(text)):
         return True
@@ -120,7 +124,7 @@ def may_be_of_today(text: str, type_of: Callable[[int], str | None]) -> bool:
         for name, inner, _ in _calls(text)
         if name in _REPLACED
     )
-    return any(_makes_one_type(items, type_of) for items in replaced)
+    return any(_makes_one_type(items, type_of, typed) for items in replaced)
 
 
 def _calls(text: str) -> Iterator[tuple[str, str, str]]:
@@ -136,19 +140,32 @@ def _made_timestamps(text: str) -> list[str]:
     casts = [inner for name, inner in calls if name in ("cast", "try_cast")]
     cast = [inner.removesuffix(_AS_TIMESTAMP) for inner in casts if inner.endswith(_AS_TIMESTAMP)]
     nested = [found[1] for found in map(_AS_TIMESTAMPS.fullmatch, casts) if found]
-    parsed = [inner for name, inner in calls if name in _PARSING and not _WITH_PATTERN.match(inner)]
+    parsed = [inner for name, inner in calls if name in _PARSING and not _has_pattern(inner)]
     unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") else []
     return [*cast, *nested, *((items_of(inner) or [""])[0] for inner in parsed), *unread]
 
 
-def _makes_one_type(items: list[str], type_of: Callable[[int], str | None]) -> bool:
+def _has_pattern(inner: str) -> bool:
+    """Return whether the arguments of a function that parses texts include a pattern."""
+    return any(item.startswith("Some(") for item in items_of(inner)[1:2])
+
+
+def _makes_one_type(items: list[str], type_of: Callable[[int], str | None], typed: bool) -> bool:
     """Return whether arguments that are made to be of one type may be texts that become timestamps."""
     types = [_type(item, type_of) for item in items]
     times = any(type_ == "timestamp" for type_ in types)
     texts = any("#" in item and _may_be_text(item, type_of) for item in items)
-    typed = any(map(_INSTANT.match, items))  # or it is a text: EXPLAIN prints both alike
-    alone = any("#" not in item and not _DAY.match(item) for item in items)
+    typed = typed and any(map(_INSTANT.match, items))  # or it is a text: EXPLAIN prints both alike
+    alone = any("#" not in item and not _names_day(item) for item in items)
     return (texts and (times or typed)) or (times and alone)
+
+
+def _names_day(constant: str) -> bool:
+    """Return whether a constant names a day, or is made by a function that `names_moment` looks at."""
+    call = _CALL.match(constant)
+    if call is None or closing(constant, call.end() - 1) != len(constant) - 1:
+        return _DAY.match(constant.lstrip("(")) is not None
+    return call[1] not in _OF_ONE_TYPE and _makes_no_text((call[1], constant[call.end() : -1]))
 
 
 def _type(expression: str, type_of: Callable[[int], str | None]) -> str | None:
@@ -183,4 +200,5 @@ def _makes_no_text(call: tuple[str, str]) -> bool:
     name, inner = call
     if name in ("cast", "try_cast"):
         return _NO_TEXT.search(inner) is not None
-    return name in _OF_DAYS or name in _OF_ONE_TYPE or f"{name}(".startswith(_OF_INSTANTS)
+    known = name in _OF_DAYS or name in _OF_ONE_TYPE or name.lower() in _OF_NUMBERS
+    return known or f"{name}(".startswith(_OF_INSTANTS)

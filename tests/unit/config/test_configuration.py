@@ -424,6 +424,7 @@ def test_what_a_target_has_of_its_table_is_checked_as_far_as_the_file_tells(file
     assert config.table(TableName("public", "orders")).narrows
     setting = 'tables."public.orders"'
     fine = "a = 'know' AND (`table` = 1 OR user = 'x') AND extract(year FROM b) = 2026 AND c <> 'version (1)'"
+    fine += " AND d > TIMESTAMP 'epoch' AND d < DATE'2026-01-01'"
     assert loaded(file, GOOD + table + f'where = "{fine}"\n').table(TableName("public", "orders")).where
     hashed = table + 'mask = { mail = "sha256" }\n'
     assert problems(file, GOOD + '[lake]\nurl = "./lake"\n' + hashed) == [

@@ -12,10 +12,11 @@ COLUMNS = {
     "day": "date",
     "next day": "date",
     "tags": "array<string>",
+    "n": "bigint",
 }
 
 
-def why(condition: str) -> str:
+def why(condition: str, *, typed: bool = True) -> str:
     """Judge a condition as EXPLAIN prints it, over these columns."""
     made = ", ".join(
         f"cast(null as {type_}) AS {name}#{n}" for n, (name, type_) in enumerate(COLUMNS.items())
@@ -33,6 +34,7 @@ Filter false
                   +- OneRowRelation
 """,
             COLUMNS,
+            typed=typed,
         )
         or ""
     )
@@ -44,6 +46,8 @@ Filter false
         "(cast(opens_at#0 as timestamp) > at#1)",
         "(try_cast(opens_at#0 as timestamp) > 2026-01-01 00:00:00)",
         "(to_timestamp(opens_at#0, None, TimestampType, Some(UTC), false) > at#1)",
+        "(to_timestamp(cast(n#5 as string), None, TimestampType, Some(UTC), false) > at#1)",
+        "(to_timestamp(concat(opens_at#0, Some(x)), None, TimestampType, Some(UTC), false) > at#1)",
         "(coalesce(at#1, cast(opens_at#0 as timestamp)) > at#1)",
         "(cast(greatest(opens_at#0, x) as timestamp) > at#1)",
         "(cast(CASE WHEN (day#2 > 2026-01-01) THEN 08:00 ELSE 12:30 END as timestamp) > at#1)",
@@ -52,11 +56,18 @@ Filter false
         "between(at#1, opens_at#0, 2026-01-01 00:00:00)",
         "between(opens_at#0, 2026-01-01 00:00:00, 2026-02-01 00:00:00)",
         "between(at#1, 08:00, 12:30)",
+        "between(at#1, concat(08:, 00), cast(2026-01-01 as date))",
+        "between(at#1, coalesce(08:00, x), 2026-01-01)",
         "(nvl(at#1, 12:30) > at#1)",
     ],
 )
 def test_a_text_that_becomes_a_timestamp_may_be_a_time_of_today(condition: str) -> None:
     assert "today" in why(condition)
+
+
+def test_a_text_between_texts_that_look_like_timestamps_is_compared_as_text() -> None:
+    condition = "between(opens_at#0, 2026-01-01 00:00:00, 2026-02-01 00:00:00)"
+    assert (why(condition, typed=False), "today" in why(condition)) == ("", True)
 
 
 def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
@@ -74,6 +85,9 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
         "between(at#1, 2026-01-01 00:00:00, 2026-02-01 00:00:00)",
         "between(at#1, 2026-01-01, 2026-02-01)",
         "between(at#1, day#2 + INTERVAL '08:00' HOUR TO MINUTE, date_add(day#2, 1))",
+        "between(at#1, cast(2026-01-01 as date), date_add(cast(2026-02-01 as date), 1))",
+        "between(at#1, (2026-01-01 00:00:00 - INTERVAL '1' DAY), to_timestamp(2026-02-01, None, x))",
+        "between(from_utc_timestamp(at#1, Europe/Berlin), 2026-01-01 00:00:00, 2026-02-01 00:00:00)",
         "(nvl(opens_at#0, none) = none)",
         "(nvl2(at#1, yes, no) = yes)",
         "(hour(cast(opens_at#0 as timestamp), Some(UTC)) >= 8)",
@@ -83,6 +97,9 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
         "(cast(opens_at#0 as timestamp_ntz) > 2026-01-01 00:00:00)",
         "(to_timestamp(opens_at#0, Some(HH:mm), TimestampType, Some(UTC), true) > at#1)",
         "(at#1 > to_timestamp(08:00, Some(HH:mm), TimestampType, Some(UTC), true))",
+        "(to_timestamp(cast(n#5 as string), Some(yyyyMMdd), TimestampType, Some(UTC), true) > at#1)",
+        "(to_timestamp(concat(opens_at#0,  , x), Some(HH:mm x), TimestampType, Some(UTC), true) > at#1)",
+        "(cast(FLOOR((cast(n#5L as double) / cast(1000 as double))) as timestamp) > at#1)",
     ],
 )
 def test_other_conditions_are_accepted(condition: str) -> None:
