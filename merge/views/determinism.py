@@ -181,7 +181,7 @@ def _may_be_text(expression: str, type_of: Callable[[int], str | None]) -> bool:
     types = [type_of(int(id_)) for id_ in _ID.findall(_COMMITTED.sub("0", expression))]
     if any(type_ is None or "string" in type_ for type_ in types):
         return not _is_no_text(expression, type_of)
-    made = [(name, inner) for name, inner, _ in _calls(expression)]
+    made = [(name, inner) for name, inner, _ in _calls(expression) if name != "decimal"]  # a type's name
     return not expression or (bool(types) and ("CASE " in expression or not all(map(_makes_no_text, made))))
 
 

@@ -100,6 +100,7 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
         "(to_timestamp(cast(n#5 as string), Some(yyyyMMdd), TimestampType, Some(UTC), true) > at#1)",
         "(to_timestamp(concat(opens_at#0,  , x), Some(HH:mm x), TimestampType, Some(UTC), true) > at#1)",
         "(cast(FLOOR((cast(n#5L as double) / cast(1000 as double))) as timestamp) > at#1)",
+        "(cast(FLOOR((n#5 / cast(1000 as decimal(4,0)))) as timestamp) > at#1)",
     ],
 )
 def test_other_conditions_are_accepted(condition: str) -> None:
