@@ -8,8 +8,10 @@ column with the same name, number and version, the log has that name for that co
 
 Invariant: of a table that masks or leaves out columns, rows land only if each name under which values would
 land as they are is proven: in the log, by the look before and the look after the rows; in a dump, which reads
-the numbers itself, by either. Logged rows with other names land, too, if the table is in the catalog still,
-and each hidden column has a proven name: then the others are columns that no look has shown hidden.
+the numbers itself, by the last look, or by the one before if none has shown the column hidden. Logged rows
+with other names land, too, if the table is in the catalog still, and each hidden column has a proven name:
+then the others are columns that no look has shown hidden. A table that was replaced and came back has none
+until log up to then has landed: the look before is that of the other table.
 
 A hidden name that the log or a look has had in between, and the last look has not, is that of a column that
 came meanwhile. Until log has landed up to that look, it counts as a hidden column without a proven name. Each
@@ -263,11 +265,13 @@ def may_land(each: LoggedTable, names: ColumnNames, settings: TableConfig) -> bo
 
     `names`: as of the look before and the look after.
     """
-    shown = _landing_as_they_are(each.columns, settings)
+    shown, hidden = _landing_as_they_are(each.columns, settings), _hidden(settings)
     if each.numbers:
         pairs = {*zip(map(fold, each.columns), each.numbers, strict=True)}
-        unproven = pairs - names.ids.items() - names.earlier.items()
-        return shown.isdisjoint(name for name, _ in unproven)
+        before = {pair for pair in names.earlier.items() if hidden.isdisjoint(names.names_of(pair[1]))}
+        return shown.isdisjoint(name for name, _ in pairs - names.ids.items() - before)
+    if each.id in names.left:
+        return False
     lasted = names.lasted(each.id)
     return shown <= lasted.keys() or not _may_have_moved(names, each.id, lasted.values(), settings)
 

@@ -55,9 +55,10 @@ class ColumnNames(BaseModel):
     has landed, while that is not yet at `upto`, where a look has last seen them change; empty: as now, or
     unknown. `first_upto`: where the first look at this table ended, while log from before has yet to land.
     `met`: names that looks or, if they are hidden, the log have had up to `upto`, and the last look has not,
-    or of another column. `logged`: names of columns that the log renamed, in order, the last name last; of
-    two with one last name, the first is gone. `moves`: of columns without ids, in order: the names that were
-    gone (``-ssn``), and then those that came (``+note``).
+    or of another column. `left`: the tables, by id, that looks up to `upto` have shown, and then another
+    one: how such a table was altered is not known if it comes back. `logged`: names of columns that the log
+    renamed, in order, the last name last; of two with one last name, the first is gone. `moves`: of columns
+    without ids, in order: the names that were gone (``-ssn``), and then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
@@ -70,6 +71,7 @@ class ColumnNames(BaseModel):
     earlier_versions: dict[str, int] = Field(default_factory=dict)
     first_upto: int = 0
     met: list[str] = Field(default_factory=list)
+    left: list[int] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -83,13 +85,14 @@ class ColumnNames(BaseModel):
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
         rows, now = _rows(self.ids, self.versions), _rows(ids, versions or {})
         new: dict[str, object] = {"ids": dict(ids), "renamed": renamed, "versions": dict(versions or {})}
-        table = table_of(ids.values())
+        table, replaced = table_of(ids.values()), table_of(self.ids.values())
         if rows != now:
             new["upto"] = upto
             if table != table_of(self.earlier.values()):  # else log from before those may still have to land
                 new |= {"earlier": self.ids, "earlier_versions": self.versions}
-        if table != table_of(self.ids.values()):
-            new |= {"first_upto": upto, "met": []}
+        if table != replaced:
+            left = {*self.left} if replaced is None else {*self.left, replaced}
+            new |= {"first_upto": upto, "met": [], "left": sorted(left)}
         elif rows - now:
             new["met"] = sorted({*self.met, *(name for name, _, _ in rows - now)})
         return self.model_copy(update=new)
@@ -208,5 +211,5 @@ def _rows(ids: Mapping[str, int], versions: Mapping[str, int]) -> set[tuple[str,
 
 
 _NOTHING_EARLIER: dict[str, object] = {
-    "earlier": {}, "earlier_versions": {}, "first_upto": 0, "met": [], "upto": 0,
+    "earlier": {}, "earlier_versions": {}, "first_upto": 0, "left": [], "met": [], "upto": 0,
 }  # fmt: skip

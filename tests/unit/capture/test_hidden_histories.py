@@ -1,7 +1,8 @@
 """Random histories of a masked table, with looks, commits and restarts at random moments.
 
 As at a real server: an ALTER waits until all who wrote to its table are visible, and who is not visible yet
-has neither altered nor written for others. A look that no manifest records is forgotten at a restart.
+has neither altered nor written for others. A look that no manifest records is forgotten at a restart. A table
+that another one replaced may come back; what was hidden in it counts until log up to that look has landed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from connector.capture.hidden_columns import WAIT_SECONDS, HiddenColumns
 from connector.capture.lander import LandedSegment
 from connector.config import TableConfig
-from connector.landing.column_names import IDS_PER_TABLE
+from connector.landing.column_names import IDS_PER_TABLE, ColumnNames, table_of
 from connector.landing.manifest import LandedFile
 from connector.logged_table import ColumnLook, LoggedTable
 from connector.schema import TableName
@@ -45,6 +46,7 @@ class World:
         self.rng, self.database, self.store = random.Random(seed), database, store
         self.relation, self.last, self.version, self.seconds = 7, 3, 0, 0.0
         self.columns, self.versions = {"id": 1, "x": 2, "a": 3}, {"id": 0, "x": 0, "a": 0}
+        self.away: dict[int, tuple[dict[str, int], dict[str, int], int]] = {}
         self.hidden: dict[int, int] = {}
         self.recorded: dict[int, int] = {}
         self.log: list[Row] = []
@@ -102,7 +104,12 @@ class World:
         elif kind == "R" and free and others:
             self.columns[self.rng.choice(free)] = self.columns.pop(self.rng.choice(others))
         elif kind == "S":
-            self.relation += 1
+            self.away[self.relation] = dict(self.columns), dict(self.versions), self.last
+            self.relation = self.rng.choice([max(self.away) + 1, *self.away])
+            if self.relation in self.away:
+                columns, versions, self.last = self.away[self.relation]
+                self.columns, self.versions = dict(columns), dict(versions)
+                return
         touched = self.rng.choice([*self.columns]) if kind == "T" else None
         for name, number in self.columns.items():
             if known.get(name) != self.id_of(number) or name == touched:
@@ -129,6 +136,10 @@ class World:
         if is_late:
             self.unseen.add(self.log[-1].lsn)
 
+    def write_elsewhere(self) -> None:
+        with self.database.transaction() as transaction:
+            transaction.insert("public.parts", area="z", number=self.database.end, note="n", c=None)
+
     def add(self, rows: list[Row], lsn: int) -> None:
         columns = sorted(((name, self.id_of(n)) for name, n in self.columns.items()), key=lambda c: c[1])
         names, numbers = zip(*columns, strict=True)
@@ -146,6 +157,8 @@ class World:
         count = self.rng.randint(0, len(self.log))
         rows, self.log = self.log[:count], self.log[count:]
         position = rows[-1].lsn + 1 if rows else self.start.newest.position
+        if not self.log and self.rng.random() < 0.5:
+            position = self.database.end
         chunks = [c for c in self.chunks if c.lsn < position and self.rng.random() < 0.5]
         self.chunks = [c for c in self.chunks if c not in chunks]
         files = [LandedFile.model_construct(table=ITEMS)] if rows or chunks else []
@@ -164,6 +177,10 @@ class World:
                 assert not [id_ for id_ in shown if self.hidden.get(id_, row.lsn) < row.lsn], row
         history = self.start.manifest_history
         recorded = self.tables.recorded(history.next_number, self.dumps.needs.copy())
+        names = self.tables.states[ITEMS].column_names or ColumnNames()
+        if not names.left:
+            now = table_of(names.ids.values())
+            self.hidden = {id_: at for id_, at in self.hidden.items() if table_of([id_]) == now}
         self.recorded = dict(self.hidden)
         history.commit(position=position, **recorded, **self.dumps.recorded())
 
@@ -181,8 +198,10 @@ class World:
         elif what < 0.75:
             if not self.unseen:
                 self.add(self.chunks, self.database.end - 1)
-        elif what < 0.8:
+        elif what < 0.77:
             self.publish()
+        elif what < 0.8:
+            self.write_elsewhere()
         elif what < 0.87:
             self.tables.note_names(self.start.source.check_catalog().look)
         elif what < 0.89:

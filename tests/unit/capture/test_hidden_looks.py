@@ -1,0 +1,60 @@
+"""What several looks at a masked table, whose log is yet to land, prove of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from connector.capture.hidden_columns import may_land
+from connector.config import TableConfig
+from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
+from connector.logged_table import LoggedTable
+from connector.schema import TableName
+
+ITEMS = TableName.parse("public.items")
+SETTINGS = TableConfig.model_validate({"mask": {"ssn": "sha256"}})
+
+Look = tuple[int, dict[str, int], int]
+"""The table's id, its columns' numbers, and the version of all of them."""
+
+FIRST: Look = (7, {"id": 1, "ssn": 2, "note": 3}, 1)
+BACK: Look = (7, {"id": 1, "ssn": 2, "note": 3}, 3)
+OTHER: Look = (8, {"id": 1, "ssn": 2, "note": 3}, 4)
+ALTERED: Look = (8, {"id": 1, "ssn": 2, "remark": 3}, 5)
+
+
+def seen(looks: Sequence[Look]) -> ColumnNames:
+    """Return what is known after these looks, where log up to the first has landed."""
+    names = ColumnNames()
+    for upto, (relation, numbers, version) in enumerate(looks, start=1):
+        ids = {name: relation * IDS_PER_TABLE + number for name, number in numbers.items()}
+        names = names.seen(ids, upto, dict.fromkeys(ids, version)).landed(1)
+    return names
+
+
+@pytest.mark.parametrize("between", [[BACK, OTHER], [OTHER, ALTERED], [BACK, OTHER, ALTERED]])
+def test_rows_of_a_table_that_was_replaced_and_came_back_wait_for_log_up_to_then(
+    between: list[Look],
+) -> None:
+    """For a time, `note` was the hidden column: the look before that is no longer known."""
+    names = seen([FIRST, *between, BACK])
+    for columns in (("id", "note", "old"), ("id", "note")):
+        logged = LoggedTable(7, ITEMS, columns=columns)
+        assert not may_land(logged, names, SETTINGS)
+    assert may_land(LoggedTable(7, ITEMS, columns=("id", "ssn", "note")), names.landed(9), SETTINGS)
+    assert ColumnNames.model_validate_json(names.model_dump_json()) == names
+    assert names.lasting == names.landed(9).lasting
+
+
+@pytest.mark.parametrize(
+    ("now", "lands"), [({"id": 1, "ssn": 2}, False), ({"id": 1}, True), ({"id": 1, "remark": 2}, True)]
+)
+def test_a_chunk_under_a_name_from_before_lands_if_no_look_has_shown_its_column_hidden_since(
+    now: dict[str, int], lands: bool
+) -> None:
+    """The look may be from before the chunk: the column may have been renamed back since."""
+    names = seen([(7, {"id": 1, "note": 2}, 1), (7, now, 2)])
+    numbers = tuple(7 * IDS_PER_TABLE + number for number in (1, 2))
+    chunk = LoggedTable(7, ITEMS, dumped=True, columns=("id", "note"), numbers=numbers)
+    assert may_land(chunk, names, SETTINGS) == lands
