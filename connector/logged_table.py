@@ -46,7 +46,8 @@ class ColumnLook:
     """The columns of tables, as one snapshot of the catalog shows them, between two ends of the log.
 
     By table, and by the columns' names, as the lake compares them. `ids`: what stays when a column is
-    renamed. `versions`: what changes whenever it is altered. Both are empty if the database has no such ids.
+    renamed. `versions`: what changes whenever it is altered, negative while it is
+    generated. Both are empty if the database has no such ids.
     `shows`: whether it shows a transaction of the log (`LoggedTable.xid`), which may be before `begun`.
     """
 

@@ -8,10 +8,12 @@ column with the same name, number and version, the log has that name for that co
 
 Invariant: of a table that masks or leaves out columns, rows land only if each name under which values would
 land as they are is proven: in the log, by the look before and the look after the rows; in a dump, which reads
-the numbers itself, by the last look, or by the one before if none has shown the column hidden. Logged rows
-with other names land, too, if the table is in the catalog still, and each hidden column has a proven name:
-then the others are columns that no look has shown hidden. A table that was replaced and came back has none
-until log up to then has landed: the look before is that of the other table.
+the numbers itself, by the last look, or by the one before if none has shown the column hidden. The log tells
+numbers, too, by places, if it has as many columns as lasted between two looks: what leaves names and numbers
+as they are, such as a GRANT, withholds nothing. Logged rows with other names land, too, if the table is in
+the catalog still, and each hidden column has a proven name: then the others are columns that no look has
+shown hidden. A table that was replaced and came back has none until log up to then has landed: the look
+before is that of the other table.
 
 A hidden name that the log or a look has had in between, and the last look has not, is that of a column that
 came meanwhile. Until log has landed up to that look, it counts as a hidden column without a proven name. Each
@@ -34,7 +36,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from connector.capture.dumps.queue import DumpQueue
@@ -265,15 +267,30 @@ def may_land(each: LoggedTable, names: ColumnNames, settings: TableConfig) -> bo
 
     `names`: as of the look before and the look after.
     """
-    shown, hidden = _landing_as_they_are(each.columns, settings), _hidden(settings)
+    shown = _landing_as_they_are(each.columns, settings)
     if each.numbers:
-        pairs = {*zip(map(fold, each.columns), each.numbers, strict=True)}
-        before = {pair for pair in names.earlier.items() if hidden.isdisjoint(names.names_of(pair[1]))}
-        return shown.isdisjoint(name for name, _ in pairs - names.ids.items() - before)
+        proven = names.ids.items() | _never_hidden(names.earlier, names, settings)
+        return shown.isdisjoint(_names_of_others(each, each.numbers, proven))
     if each.id in names.left:
         return False
+    if numbers := names.numbered(each.id, len(each.columns)):
+        proven = _never_hidden(names.ids, names, settings) | _never_hidden(names.earlier, names, settings)
+        if shown.isdisjoint(_names_of_others(each, numbers, proven)):
+            return True
     lasted = names.lasted(each.id)
     return shown <= lasted.keys() or not _may_have_moved(names, each.id, lasted.values(), settings)
+
+
+def _never_hidden(ids: Mapping[str, int], names: ColumnNames, settings: TableConfig) -> set[tuple[str, int]]:
+    """Return the columns that had a hidden name in no look, nor in the log."""
+    return {(name, id_) for name, id_ in ids.items() if _hidden(settings).isdisjoint(names.names_of(id_))}
+
+
+def _names_of_others(
+    each: LoggedTable, numbers: Sequence[int], proven: Collection[tuple[str, int]]
+) -> set[str]:
+    """Return the names in a description under which its columns, by their numbers, are not proven."""
+    return {name for name, _ in {*zip(map(fold, each.columns), numbers, strict=True)}.difference(proven)}
 
 
 def _hidden(settings: TableConfig) -> set[str]:

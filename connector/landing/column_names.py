@@ -50,7 +50,8 @@ def table_of(ids: Collection[int]) -> int | None:
 class ColumnNames(BaseModel):
     """What is known of one table's columns, by names as the lake compares them (`connector.schema.fold`).
 
-    `ids`: each column's id by its present name, and `versions` of what the catalog has of it. `renamed`: by
+    `ids`: each column's id by its present name, and `versions` of what the catalog has of it: negative while
+    the column is generated, so that the log lacks it. `renamed`: by
     id all names of those that have had several. `earlier`, `earlier_versions`: the same as of the log that
     has landed, while that is not yet at `upto`, where a look has last seen them change; empty: as now, or
     unknown. `first_upto`: where the first look at this table ended, while log from before has yet to land.
@@ -107,6 +108,18 @@ class ColumnNames(BaseModel):
         before = self.before(table)
         earlier = _rows(before, self.earlier_versions if self.earlier else self.versions)
         return {name: before[name] for name, _, _ in earlier & _rows(self.ids, self.versions)}
+
+    def numbered(self, table: int, count: int) -> tuple[int, ...]:
+        """Return the ids of a description of so many columns, in order; empty if their places don't tell.
+
+        Columns that were there before and are there now were there in between, in the order of their ids.
+        The log describes all but generated ones, so as many as these are these, whatever their names were.
+        """
+        before, versions = self.before(table), self.earlier_versions if self.earlier else self.versions
+        both = {*before.values()} & {*self.ids.values()}
+        looks = ((before, versions), (self.ids, self.versions))
+        generated = {ids[n] for ids, its in looks for n, version in its.items() if version < 0 and n in ids}
+        return tuple(sorted(both)) if len(both) == count and both.isdisjoint(generated) else ()
 
     def had(self, found: Mapping[int, Collection[str]]) -> ColumnNames:
         """Return what is known if columns, by their ids, had these names, too, between two checks."""

@@ -243,12 +243,15 @@ def qualified(table: TableName) -> str:
 
 COLUMN_NUMBERS = f"""(
     SELECT string_agg(concat(encode(convert_to(a.attname, 'UTF8'), 'hex'), '=',
-                             a.attrelid::bigint * {IDS_PER_TABLE} + a.attnum, '.', a.xmin), ','
+                             a.attrelid::bigint * {IDS_PER_TABLE} + a.attnum, '.',
+                             CASE WHEN a.attgenerated <> '' THEN '-' END, a.xmin), ','
                       ORDER BY a.attgenerated = '', a.attnum)
     FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"""
-"""Of a table `c`. Generated columns come first: of two names that differ only by case, the other counts."""
+"""Of a table `c`. Generated columns have negative versions, and come first: of two names that differ only by
+case, the other counts.
+"""
 
-_NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.(\d+)")
+_NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.(-?\d+)")
 
 _LOOK = f"""
     SELECT n.nspname::text, c.relname::text, {COLUMN_NUMBERS}

@@ -131,7 +131,9 @@ BEFORE = {"id": 1, "x": 2, "a": 3, "b": 4}
     [
         (BEFORE, "", "id x a b", True),
         (BEFORE, "a", "id x a b", True),  # the others are what they were
-        (BEFORE, "a b", "id x a b", False),  # for a time, one may have had the other's name
+        (BEFORE, "a b", "id x a b", True),  # a GRANT on both, or so: by their places, they are these
+        (BEFORE, "a b", "id x b a", False),  # for a time, each had the other's name
+        (BEFORE, "a b", "id x a b c", False),  # for a time, one may have been c, and c its name
         ({**BEFORE, "c": 5}, "", "id x A b c", True),
         ({**BEFORE, "c": 5}, "", "id x a b", True),
         ({**BEFORE, "c": 5}, "a", "id x a b c", False),  # a may have been c

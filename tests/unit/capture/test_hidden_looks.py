@@ -10,6 +10,7 @@ from connector.capture.hidden_columns import may_land
 from connector.config import TableConfig
 from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
 from connector.logged_table import LoggedTable
+from connector.postgres.table_facts import column_look
 from connector.schema import TableName
 
 ITEMS = TableName.parse("public.items")
@@ -58,3 +59,31 @@ def test_a_chunk_under_a_name_from_before_lands_if_no_look_has_shown_its_column_
     numbers = tuple(7 * IDS_PER_TABLE + number for number in (1, 2))
     chunk = LoggedTable(7, ITEMS, dumped=True, columns=("id", "note"), numbers=numbers)
     assert may_land(chunk, names, SETTINGS) == lands
+
+
+@pytest.mark.parametrize(
+    ("now", "described", "lands"),
+    [
+        ({"id": 1, "ssn": 2, "note": 3}, "id ssn note", True),
+        ({"id": 1, "ssn": 2, "note": 3}, "id note ssn", False),
+        ({"id": 1, "ssn": 2, "note": 3}, "id note", False),  # a generated column was there meanwhile
+        ({"id": 1, "tax": 2, "note": 3}, "id ssn note", True),
+        ({"id": 1, "note": 2, "tax": 3}, "id note tax", False),
+        ({"id": 1, "ssn": 2, "note": 4}, "id ssn note", False),
+    ],
+)
+@pytest.mark.parametrize("is_generated", [False, True])
+def test_columns_that_were_altered_are_known_by_their_places_if_there_can_be_no_others(
+    now: dict[str, int], described: str, lands: bool, *, is_generated: bool
+) -> None:
+    """As after a GRANT on them all, or after an update from a version of the agent that kept no versions."""
+    names = seen([FIRST, (7, now, -2 if is_generated else 2)])
+    logged = LoggedTable(7, ITEMS, columns=tuple(described.split()))
+    assert may_land(logged, names, SETTINGS) == (lands and not is_generated)
+    unversioned = names.model_copy(update={"earlier_versions": {}})
+    assert may_land(logged, unversioned, SETTINGS) == (lands and not is_generated)
+
+
+def test_the_version_of_a_generated_column_is_negative() -> None:
+    look = column_look({ITEMS: "41=14337.-5,6964=14338.6"}, 1, 2, lambda _: True)
+    assert (look.ids, look.versions) == ({ITEMS: {"a": 14337, "id": 14338}}, {ITEMS: {"a": -5, "id": 6}})
