@@ -148,6 +148,7 @@ def test_a_position_confirmed_before_its_manifest_is_found(
     agent.source.open_log = lambda *a: readers.append(true_open(*a)) or readers[-1]
     monkeypatch.setattr(ManifestHistory, "commit", commit)
     agent.start()
+    wait_until(lambda: bool(readers), "the log is read: of what was written before, there is only a dump")
     insert(database, 1001)
     agent.wait_caught_up()
     agent.capture.stop()
