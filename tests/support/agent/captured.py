@@ -105,6 +105,8 @@ class CapturedDatabase:
             newest = newest_manifest(self.store)
             if newest is None or newest.position < end or any(map(_is_contradicted, newest.tables.values())):
                 return None
+            if capture and {*list(capture._tables.states)} != {*newest.tables}:
+                return None  # a table was seen to be gone, but no manifest leaves it out yet
             dumps = capture._dumps.states if capture else []
             return newest if not any(d.active for d in [*newest.dumps, *dumps]) else None
 
