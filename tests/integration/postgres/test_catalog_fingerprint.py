@@ -344,13 +344,16 @@ def test_a_partition_that_somebody_locks_stops_no_look_at_the_others(database: D
 
 
 def test_a_look_does_not_wait_for_a_catalog_that_somebody_locks(database: Database) -> None:
-    """The log is read on meanwhile, and what changes without row events goes unseen."""
+    """The log is read on meanwhile, and what changes without row events goes unseen.
+
+    `pg_inherits`, as a new connection may open each catalog that has a cache of its rows.
+    """
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
     source.prepare()
     holder = database.connect(autocommit=False)
     with holder.cursor() as cursor:
-        cursor.execute("LOCK TABLE pg_enum IN ACCESS EXCLUSIVE MODE")
+        cursor.execute("LOCK TABLE pg_inherits IN ACCESS EXCLUSIVE MODE")
     release = Timer(20, holder.rollback)
     release.start()
     with pytest.raises(TransientError, match="lock timeout"):
