@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.config import LandingConfig
-from connector.errors import DeltatideError, GapError, SourceMismatchError, TableError
+from connector.errors import ConfigurationError, DeltatideError, GapError, SourceMismatchError, TableError
 from connector.landing.column_names import ColumnNames
 from connector.landing.consumers import last_rebuilt, rebuilt_tables
 from connector.landing.format import CDC, TRUNCATE
@@ -75,6 +75,10 @@ MAY_LACK = "rows may wait for a column (_cdc.missing)"
 
 AGAIN = "call merge.register again: views keep the columns that tables had then"
 
+FORM = 1
+"""Of what the plan of a view hands to these functions. It must change with that, since a view that was
+registered before has its plan from then, and calls the functions that are installed now."""
+
 
 @contextmanager
 def explained() -> Iterator[None]:
@@ -87,13 +91,19 @@ def explained() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Source:
-    """A source's landing zone, by the source's name."""
+    """A source's landing zone, by the source's name, for views of one form."""
 
     landing: LandingConfig
     name: str
+    form: int = field(default_factory=lambda: FORM)  # a default would be that of views without one, too
 
     def open(self) -> Store:
-        """Open its store."""
+        """Open its store, unless the view was registered by a release whose views have another form."""
+        if vars(self).get("form") != FORM:
+            raise ConfigurationError(
+                "this view was registered by another release of deltatide than reads for it now",
+                hint="call merge.register again, with the same release here and where Spark runs Python",
+            )
         return open_store(self.landing, self.name)
 
     def newest(self, batches: Batches) -> Batches:
@@ -220,10 +230,7 @@ class PendingTable:
         for batch in batches:
             for given in batch.to_pylist():
                 with explained():
-                    as_of = AsOf(given["kept"], from_micros(given["micros"]))
-                    found = self._state(
-                        given["upto"], as_of, given["after"] or 0, given["last"] or 0, given["merged"]
-                    )
+                    found = self._state(self.source.open(), given)
                 yield pa.RecordBatch.from_pylist([{"state": row} for row in found], schema=_STATE)
 
     def events(self, batches: Batches) -> Batches:
@@ -263,11 +270,10 @@ class PendingTable:
             return f"its view's queries fail: {reason}" + (f"; hint: {error.hint}" if error.hint else "")
         return None
 
-    def _state(
-        self, upto: int, as_of: AsOf, after: int, last: int, merged: Mapping[str, Any] | None
-    ) -> list[str]:
-        store = self.source.open()
-        manifests = LandedManifests(store, as_of)
+    def _state(self, store: Store, given: Mapping[str, Any]) -> list[str]:
+        upto, after, last = given["upto"], given["after"] or 0, given["last"] or 0
+        merged = given["merged"]
+        manifests = LandedManifests(store, AsOf(given["kept"], from_micros(given["micros"])))
         if after < last and manifests.is_removed(after):
             after = last
         manifests.load(after or manifests.first_kept, upto)

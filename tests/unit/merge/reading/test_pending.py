@@ -181,6 +181,29 @@ def test_a_delta_table_that_may_have_other_masks_since_is_refused(zone: Zone) ->
         zone.state(1, 1, merged=1)
 
 
+def test_a_view_that_another_release_registered_says_to_register_again(zone: Zone) -> None:
+    """It is unpickled without what it did not have, and its plan hands over what it handed over then."""
+    zone.log(10, insert(5, 1))
+    state = zone.state()
+    for form in (None, 10**6):
+        vars(zone.source).pop("form", None)
+        if form is not None:
+            vars(zone.source)["form"] = form
+        merged = pa.array([None], pa.map_(pa.string(), CUT_TYPE))
+        status = Status(zone.source, (TableName.parse(T),)).rows
+        given = pa.RecordBatch.from_pydict({"manifest": [1], "merged": merged})
+        one = pa.RecordBatch.from_pylist([{"upto": 1, "after": None, "last": None, "merged": None}])
+        parts = [pa.RecordBatch.from_pylist([{"state": row}]) for row in state]
+        for function, batches in (
+            (zone.source.newest, [one]),
+            (zone.pending.state, [one]),
+            (zone.pending.events, parts),
+            (status, [given]),
+        ):
+            with pytest.raises(DeltatideError, match=r"another release .*; hint: call merge.register again"):
+                list(function(batches))
+
+
 def test_another_landing_zone_and_another_layout_are_refused(zone: Zone) -> None:
     zone.log(11, insert(5, 1))
     zone.log(20, insert(15, 2))
