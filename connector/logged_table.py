@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from connector.schema import TableName
 
@@ -41,14 +42,19 @@ def shows_all(_xid: int) -> bool:
     return True
 
 
+_orders = count()
+
+
 @dataclass(frozen=True)
 class ColumnLook:
     """The columns of tables, as one snapshot of the catalog shows them, between two ends of the log.
 
     By table, and by the columns' names, as the lake compares them. `ids`: what stays when a column is
-    renamed. `versions`: what changes whenever it is altered, negative while it is
-    generated. Both are empty if the database has no such ids.
+    renamed. `versions`: what changes whenever it is altered, negative while it is generated. Both are empty
+    if the database has no such ids.
     `shows`: whether it shows a transaction of the log (`LoggedTable.xid`), which may be before `begun`.
+    `order`: greater in each later look of a process; two may be at the same positions, or a crash between
+    them may have taken log back.
     """
 
     begun: int = 0
@@ -56,3 +62,4 @@ class ColumnLook:
     ids: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
     versions: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
     shows: Callable[[int], bool] = field(default=shows_all, compare=False)
+    order: int = field(default_factory=_orders.__next__, compare=False)

@@ -3,6 +3,8 @@
 A writer and an ALTER of its table exclude each other until both have ended, and whoever has ended is visible
 before the other goes on. So looks show them in their order: of a transaction that one look shows and the look
 before did not, the table was altered before it or after it as the two differ; and if they don't, neither.
+
+The catalog watcher hands its looks over from another thread, so a later one may have been noted before.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable
 from connector.logged_table import ColumnLook, LoggedTable
 from connector.schema import TableName
 
-_NONE = ColumnLook()
+_NONE = ColumnLook(order=-1)
 
 
 class ColumnLooks:
@@ -22,8 +24,8 @@ class ColumnLooks:
         self._last: dict[TableName, ColumnLook] = {}
 
     def note(self, look: ColumnLook, tables: Iterable[TableName]) -> None:
-        """Replace the last look at these tables; it may not have shown some of them."""
-        self._last |= dict.fromkeys(tables, look)
+        """Replace the last look at these tables, unless it is later; this one may not show some of them."""
+        self._last |= {table: look for table in tables if self.last(table).order <= look.order}
 
     def forget(self) -> None:
         """Forget all looks: positions of different epochs can't be compared."""

@@ -214,12 +214,15 @@ class Tables:
     def note_names(self, look: ColumnLook, among: Iterable[TableName] | None = None) -> None:
         """Remember the names of columns that a look at these tables, or all, has found.
 
-        See `adopt` for masked ones.
+        See `adopt` for masked ones. If a later look is known, only names remain of this one.
         """
         self.looks.note(look, self.states if among is None else among)
         for table in look.ids.keys() & self.states.keys():
-            before = self.states[table].column_names or ColumnNames()
-            names = before.seen(look.ids[table], look.position, look.versions.get(table))
+            before, ids = self.states[table].column_names or ColumnNames(), look.ids[table]
+            if self.looks.last(table) is look:
+                names = before.seen(ids, look.position, look.versions.get(table))
+            else:
+                names = before.seen_late(ids, look.position)
             self.update(table, column_names=names)
             if not (table in self.schemas and self.quarantine_unmasked(self.schemas[table], look.begun)):
                 self._quarantine_renamed(table, before, names, look.begun)
@@ -228,8 +231,9 @@ class Tables:
         """Quarantine a table if a look has found a masked column, which may not have landed yet, renamed."""
         settings = self.config.table(table) if self.config is not None else TableConfig()
         try:
-            for name in (name for name, id_ in now.ids.items() if before.ids.get(name) != id_):
-                check_renamed(table, settings, name, sorted(now.others_of(name)))
+            for name, others in ((name, now.others_of(name)) for name in now.ids):
+                if (before.ids.get(name), before.others_of(name)) != (now.ids[name], others):
+                    check_renamed(table, settings, name, sorted(others))
         except TableError as error:
             self._quarantine_shown(error, lsn)
 

@@ -80,10 +80,12 @@ class ColumnNames(BaseModel):
         self, ids: Mapping[str, int], upto: int = 0, versions: Mapping[str, int] | None = None
     ) -> ColumnNames:
         """Return what is known after another look at the catalog, which ended at the position `upto`."""
-        former, renamed = {id_: name for name, id_ in self.ids.items()}, dict(self.renamed)
-        for name, id_ in ids.items():
-            if (before := former.get(id_, name)) != name:
-                renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
+        renamed = dict(self.renamed)
+        for known in (self.earlier, self.ids):
+            former = {id_: name for name, id_ in known.items()}
+            for name, id_ in ids.items():
+                if (before := former.get(id_, name)) != name:
+                    renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
         rows, now = _rows(self.ids, self.versions), _rows(ids, versions or {})
         new: dict[str, object] = {"ids": dict(ids), "renamed": renamed, "versions": dict(versions or {})}
         table, replaced = table_of(ids.values()), table_of(self.ids.values())
@@ -97,6 +99,13 @@ class ColumnNames(BaseModel):
         elif rows - now:
             new["met"] = sorted({*self.met, *(name for name, _, _ in rows - now)})
         return self.model_copy(update=new)
+
+    def seen_late(self, ids: Mapping[str, int], upto: int) -> ColumnNames:
+        """Return what is known after a look that ended at `upto`, and is older than the last one."""
+        if table_of(ids.values()) != table_of(self.ids.values()):
+            return self
+        names = self.had({id_: {name} for name, id_ in ids.items()})
+        return names.meeting({name for name, id_ in ids.items() if self.ids.get(name) != id_}, upto)
 
     def before(self, table: int) -> dict[str, int]:
         """Return the ids as of the log that has landed, if they are of this table; none: no check had any."""
@@ -130,7 +139,7 @@ class ColumnNames(BaseModel):
         return self.model_copy(update={"renamed": renamed})
 
     def meeting(self, names: Collection[str], upto: int) -> ColumnNames:
-        """Return what is known if log from before a look, which ended at `upto`, has these hidden names."""
+        """Return what is known if log from before a look, which ended at `upto`, has these names."""
         if {*names} <= {*self.met}:
             return self
         new = {} if self.upto else {"earlier": self.ids, "earlier_versions": self.versions}

@@ -8,7 +8,7 @@ that another one replaced may come back; what was hidden in it counts until log 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from connector.capture.hidden_columns import WAIT_SECONDS, HiddenColumns
@@ -48,6 +48,7 @@ class World:
         self.columns, self.versions = {"id": 1, "x": 2, "a": 3}, {"id": 0, "x": 0, "a": 0}
         self.away: dict[int, tuple[dict[str, int], dict[str, int], int]] = {}
         self.hidden: dict[int, int] = {}
+        self.checked: ColumnLook | None = None
         self.recorded: dict[int, int] = {}
         self.log: list[Row] = []
         self.chunks: list[Row] = []
@@ -65,18 +66,35 @@ class World:
         look = self.start.source.look_at_columns
 
         def look_at_columns(tables: Collection[TableName]) -> ColumnLook:
-            found, unseen = look(tables), frozenset(self.unseen)
-            if "a" in found.ids[ITEMS]:
-                self.hidden.setdefault(found.ids[ITEMS]["a"], self.database.end)
-            return replace(found, shows=lambda xid: xid not in unseen)
+            found = self.look(look, tables)
+            self.note_hidden(found)
+            return found
 
         self.start.source.look_at_columns = look_at_columns  # type: ignore[method-assign]
         self.tables, self.dumps = self.start.open()
+        self.watch, self.checked = lambda: self.look(look, [ITEMS]), None
         self.judge = HiddenColumns(self.start.source, self.tables, self.dumps, lambda: self.seconds)
         newest = self.start.newest.position
         again = [row for row in self.log if row.lsn >= newest]
         self.log = [Row(r.columns, r.logged, i == 0 or r.described, r.lsn) for i, r in enumerate(again)]
         self.described, self.chunks = False, []
+
+    def look(
+        self, look: Callable[[Collection[TableName]], ColumnLook], tables: Collection[TableName]
+    ) -> ColumnLook:
+        found, unseen = look(tables), frozenset(self.unseen)
+        return replace(found, shows=lambda xid: xid not in unseen)
+
+    def note_hidden(self, found: ColumnLook) -> None:
+        if "a" in found.ids[ITEMS]:
+            self.hidden.setdefault(found.ids[ITEMS]["a"], self.database.end)
+
+    def apply_check(self) -> None:
+        """Apply what the catalog watcher has found, maybe a while ago."""
+        if self.checked is not None:
+            self.note_hidden(self.checked)
+            self.tables.note_names(self.checked)
+            self.checked = None
 
     def id_of(self, number: int) -> int:
         return self.relation * IDS_PER_TABLE + number
@@ -203,11 +221,14 @@ class World:
         elif what < 0.8:
             self.write_elsewhere()
         elif what < 0.87:
-            self.tables.note_names(self.start.source.check_catalog().look)
+            self.checked = self.watch()
+            if self.rng.random() < 0.7:
+                self.apply_check()
         elif what < 0.89:
             self.restart()
         else:
             self.commit()
+            self.apply_check()
 
 
 def test_a_column_that_a_look_has_shown_masked_lands_as_it_is_in_no_history() -> None:

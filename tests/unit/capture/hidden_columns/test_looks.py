@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from connector.capture.hidden_columns import may_land
+from connector.capture.tables import Tables
 from connector.config import TableConfig
 from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
-from connector.logged_table import LoggedTable
+from connector.logged_table import ColumnLook, LoggedTable
 from connector.postgres.table_facts import column_look
-from connector.schema import TableName
+from connector.schema import Column, TableName, TableSchema
+from tests.support.agent.agents import config_of
 
 ITEMS = TableName.parse("public.items")
 SETTINGS = TableConfig.model_validate({"mask": {"ssn": "sha256"}})
@@ -87,3 +89,41 @@ def test_columns_that_were_altered_are_known_by_their_places_if_there_can_be_no_
 def test_the_version_of_a_generated_column_is_negative() -> None:
     look = column_look({ITEMS: "41=14337.-5,6964=14338.6"}, 1, 2, lambda _: True)
     assert (look.ids, look.versions) == ({ITEMS: {"a": 14337, "id": 14338}}, {ITEMS: {"a": -5, "id": 6}})
+
+
+@pytest.mark.parametrize(
+    ("late", "later", "next_"),
+    [
+        ({"id": 1, "note": 2}, {"id": 1, "note": 2, "ssn": 3}, {"id": 1, "note": 3}),
+        ({"id": 1, "note": 2, "ssn": 3}, {"id": 1, "note": 3}, None),
+        ({"id": 1, "ssn": 2}, {"id": 1, "note": 2}, None),
+    ],
+)
+def test_a_look_that_the_watcher_hands_over_late_replaces_no_later_one_and_its_names_stay_known(
+    late: dict[str, int], later: dict[str, int], next_: dict[str, int] | None
+) -> None:
+    """Both may be at one position, if the ALTER between them became visible while nothing was logged."""
+    settings = {"columns": ["id", "ssn", "note"], "mask": {"ssn": "null"}, "mask_before_landing": True}
+    named = {ITEMS: TableConfig.model_validate(settings)}
+    tables = Tables({}, {}, config=config_of().model_copy(update={"tables": named}))
+    tables.add(TableSchema(ITEMS, (Column("id", "bigint", "bigint"),), ("id",)))
+
+    def look(numbers: dict[str, int]) -> ColumnLook:
+        return ColumnLook(95, 95, {ITEMS: {name: 7 * IDS_PER_TABLE + n for name, n in numbers.items()}})
+
+    looks = look({"id": 1, "note": 2}), look(late), look(later)
+    for each in (looks[0], looks[2], looks[1]):
+        tables.note_names(each)
+    assert tables.looks.last(ITEMS) is looks[2]
+    names = tables.states[ITEMS].column_names
+    assert names is not None
+    assert names.ids == looks[2].ids[ITEMS]
+    if next_ is not None:
+        assert tables.states[ITEMS].state == "captured"
+        tables.note_names(look(next_))
+    assert tables.states[ITEMS].reason == "column 'note' was 'ssn', which lands masked"
+
+
+def test_a_hidden_column_of_a_table_that_was_replaced_and_came_back_is_known_by_its_number() -> None:
+    other: Look = (7, {"id": 1, "note": 2}, 5)
+    assert seen([FIRST, OTHER, other]).others_of("note") == {"ssn"}
