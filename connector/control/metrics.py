@@ -138,6 +138,8 @@ def _landed(newest: Manifest) -> Iterator[Metric]:
     yield from _gauge("deltatide_manifest_commit_timestamp_seconds", "When it was committed.", at)
     yield from _gauge("deltatide_exact", "Whether its cut is exact.", newest.exact)
     yield from _gauge("deltatide_gaps", "Gaps on record.", len(newest.gaps))
+    found_at = max((gap.found_at.timestamp() for gap in newest.gaps), default=None)
+    yield from _gauge("deltatide_last_gap_timestamp_seconds", "When the last gap was found.", found_at)
     states = Counter(table.state for table in newest.tables.values())
     counts = {state: float(states[state]) for state in ("captured", "quarantined")}
     yield _gauges("deltatide_tables", "Tables by state.", "state", counts)

@@ -12,14 +12,19 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from connector.capture import request_intake
+from connector.cli.merge_metrics import ENDED, OF_MERGE
+from connector.control.metrics import _landed as collect_landed
 from connector.control.metrics import _verified as collect_verified
 from connector.errors import TransientError
 from connector.landing.event_batch import QuarantineNotice
+from connector.landing.manifest import Gap, Manifest
+from connector.landing.manifest_store import newest_manifest
 from connector.landing.verified import Piece, Verified, verified_path
 from connector.schema import TableName
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import insert, shop
 from tests.support.agent.status_page import client_of, live_agent, page_of
+from tests.support.landing.landed import Landed
 from tests.support.linters import lint
 
 ITEMS, PARTS = TableName("public", "items"), TableName("public", "parts")
@@ -51,19 +56,19 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
         agent.wait(lambda m: m.dump_control and m.dump_control.pause_new, "new dumps begin paused")
         client.post("/api/dump", json={"id": "d", "tables": ["public.items"]})
         agent.wait(lambda m: any(d.paused for d in m.dumps), "the dump is paused")
-        agent.capture.progress.load = {"retained_log_mib": 3.0, "active_sessions": 7.0}
         notice = QuarantineNotice(TableName("public", "parts"), database.end, "its key is gone", "add one")
         agent.capture._tables.quarantine(notice)
         agent.wait(lambda m: not m.exact, "the table is quarantined")
-        live = live_agent(store, agent)
-        live._observed.errors["put"] += 2
-        at = datetime.now(timezone.utc)
-        record = Verified(lake="lake", began_at=at).naming([PARTS, ITEMS]).counted(ITEMS, Piece(), 100)
-        record = record.tried(ITEMS, Piece(upto=9, rows=25), at, 2, "run")
-        store.put(verified_path("1", 1), record.model_dump_json().encode())
-        live.look_at_lakes()
-        with client_of(live) as other:
-            return metrics_of(other)
+    agent.capture.progress.load = {"retained_log_mib": 3.0, "active_sessions": 7.0}  # it measures no more
+    live = live_agent(store, agent)
+    live._observed.errors["put"] += 2
+    at = datetime.now(timezone.utc)
+    record = Verified(lake="lake", began_at=at).naming([PARTS, ITEMS]).counted(ITEMS, Piece(), 100)
+    record = record.tried(ITEMS, Piece(upto=9, rows=25), at, 2, "run")
+    store.put(verified_path("1", 1), record.model_dump_json().encode())
+    live.look_at_lakes()
+    with client_of(live) as other:
+        return metrics_of(other)
 
 
 def test_what_a_dba_asks_for(metrics: dict[tuple[str, ...], float]) -> None:
@@ -115,10 +120,10 @@ def test_the_time_of_the_oldest_verified_range_is_known_once_all_were_verified()
 def test_dashboard_and_rules_name_metrics_that_there_are(metrics: dict[tuple[str, ...], float]) -> None:
     known = {name[0] for name in metrics} | {"deltatide_dump_share"}  # of tables whose rows are estimated
     known.add("deltatide_verified_oldest_timestamp_seconds")  # once all tables were
+    known |= {*OF_MERGE, ENDED, *(family.name for family in collect_landed(with_gaps(0)))}
     board = json.loads((CONF / "grafana" / "deltatide.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    rules = (CONF / "prometheus" / "deltatide.rules.yml").read_text()
-    expressions += re.findall(r"^\s+expr: (.*)$", rules, re.MULTILINE)
+    expressions += [rule["expr"] for rule in rules()]
     expressions.append(board["templating"]["list"][1]["query"])
     assert len(expressions) > 25
     named = {name for expression in expressions for name in re.findall(r"\bdeltatide_\w+", expression)}
@@ -127,18 +132,41 @@ def test_dashboard_and_rules_name_metrics_that_there_are(metrics: dict[tuple[str
     assert states <= {name[1] for name in metrics if len(name) == 2}
 
 
-def test_rules_are_complete() -> None:
+def rules() -> list[dict[str, Any]]:
     yaml = pytest.importorskip("yaml")
     (group,) = yaml.safe_load((CONF / "prometheus" / "deltatide.rules.yml").read_text())["groups"]
-    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 12
-    assert all(
-        rule["expr"] and rule["labels"]["severity"] and rule["annotations"]["summary"]
-        for rule in group["rules"]
-    )
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def test_rules_are_complete() -> None:
+    assert len({rule["alert"] for rule in rules()}) == len(rules()) == 14
+    assert all(rule["labels"]["severity"] and rule["annotations"]["summary"] for rule in rules())
+
+
+def with_gaps(*minutes: int) -> Manifest:
+    """A manifest with gaps that were found at these minutes of an hour."""
+    store = MemoryStore()
+    Landed(put=store.put).commit(10)
+    newest = newest_manifest(store)
+    assert newest is not None
+    at = datetime(2026, 3, 1, tzinfo=timezone.utc)
+    gaps = [Gap(epoch=2, after=1, before=2, reason="", found_at=at.replace(minute=each)) for each in minutes]
+    return newest.model_copy(update={"gaps": gaps})
+
+
+def test_the_last_gap_tells_its_time_whenever_the_agent_began() -> None:
+    """Alerts go by it: an agent that finds a gap at its start has never shown fewer gaps."""
+
+    def last(manifest: Manifest) -> list[float]:
+        return [s.value for f in collect_landed(manifest) for s in f.samples if "last_gap" in s.name]
+
+    assert last(with_gaps()) == []
+    assert last(with_gaps(10, 50)) == [datetime(2026, 3, 1, 0, 50, tzinfo=timezone.utc).timestamp()]
 
 
 def test_promtool_takes_rules_and_metrics(tmp_path: Path) -> None:
-    assert "12 rules found" in lint("promtool", "check", "rules", CONF / "prometheus" / "deltatide.rules.yml")
+    assert "14 rules found" in lint("promtool", "check", "rules", CONF / "prometheus" / "deltatide.rules.yml")
     board = json.loads((CONF / "grafana" / "deltatide.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = {"$__rate_interval": "5m", "$source": "shop", "$table": "t", "$lake": "l"}
