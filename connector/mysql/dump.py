@@ -19,7 +19,7 @@ rows: only an ALTER of the table waits for us.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -165,19 +165,29 @@ class MysqlTables:
         with self._snapshot(table, where) as (schema, layout, low, high):
             self._check(table, where)
             columns = self._key_columns(table, schema.key, layout)
-            statement = self._select(layout, keys.conditions(columns, key_range, where))
             order = keys.order_of(layout, schema.key, key_range)
-            yield MysqlChunk(schema, low, high, lambda: self._rows(layout, statement, where), order)
+
+            def read() -> Iterator[ChunkRows]:
+                statement = self._select(layout, keys.conditions(columns, key_range, where))
+                return self._rows(layout, statement, where)
+
+            yield MysqlChunk(schema, low, high, read, order)
 
     @contextmanager
     def open_checksums(self, table: TableName, key_range: KeyRange, bits: int) -> Iterator[ChecksumChunk]:
         """Open a snapshot and the checksums of a key range's rows in it."""
         with self._snapshot(table, None) as (schema, layout, low, high):
-            buckets = bucket_columns(schema, layout, bits)
-            where = keys.conditions(self._key_columns(table, schema.key, layout), key_range, None)
-            query = f"SELECT {buckets} FROM {qualified(table)} t{where} GROUP BY 1"
+            columns, buckets = (
+                self._key_columns(table, schema.key, layout),
+                bucket_columns(schema, layout, bits),
+            )
             order = keys.order_of(layout, schema.key, key_range)
-            yield ChecksumChunk(schema, low, high, lambda: rows(self._connection, query), order)
+
+            def read() -> Iterable[tuple[Any, ...]]:
+                where = keys.conditions(columns, key_range, None)
+                return rows(self._connection, f"SELECT {buckets} FROM {qualified(table)} t{where} GROUP BY 1")
+
+            yield ChecksumChunk(schema, low, high, read, order)
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[MysqlChunk]:

@@ -34,9 +34,10 @@ class KeyColumn:
     `operators`: schema and name, by strategy; empty for arrays, enums, composite types and ranges, which
     PostgreSQL compares by operators of its own. `compared_as`: the type that both sides are cast to, for an
     extension's operators and for enums, whose operators refuse a domain beside its base type; None: no cast
-    is needed. `order`: what its order depends on: the column, its type and collation, the collation's
-    version, and an enum's labels. Not its row's version in the catalog: a GRANT writes a new one, too, as
-    does any REVOKE on the table if the column has rights of its own.
+    is needed. `order`: what its order depends on: the column, its type and collation, the
+    collation's version, and the labels of an enum (of all enums for an array, composite type or range). Not
+    its row's version in the catalog: a GRANT writes a new one, too, as does any REVOKE on the table if the
+    column has rights of its own.
     """
 
     name: str
@@ -61,14 +62,14 @@ class KeyColumn:
 
 
 _KEY_COLUMNS = """
-    WITH RECURSIVE base(name, oid, typmod, kind, next, identity, collated) AS (
-        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype,
+    WITH RECURSIVE base(name, oid, typmod, kind, category, next, identity, collated) AS (
+        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typcategory, t.typbasetype,
                concat_ws('.', a.attrelid, a.attnum, a.atttypid, a.atttypmod, a.attcollation), a.attcollation
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::name[]) AND NOT a.attisdropped
         UNION ALL
         SELECT b.name, t.oid, CASE WHEN d.typtypmod >= 0 THEN d.typtypmod ELSE b.typmod END,
-               t.typtype, t.typbasetype, b.identity, b.collated
+               t.typtype, t.typcategory, t.typbasetype, b.identity, b.collated
         FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
     SELECT b.name::text, format_type(b.oid, -1), format_type(b.oid, b.typmod),
            CASE WHEN c.oid >= 16384 THEN format_type(c.opcintype, -1)
@@ -81,9 +82,10 @@ _KEY_COLUMNS = """
            concat_ws(' ', b.identity, coalesce(
                pg_collation_actual_version(nullif(b.collated, 0)),
                CASE WHEN b.collated = 'pg_catalog."default"'::regcollation THEN {default_version} END),
-               CASE WHEN b.kind = 'e' THEN (
-                   SELECT md5(string_agg(concat(e.oid, ':', e.enumlabel), ',' ORDER BY e.enumsortorder))
-                   FROM pg_enum e WHERE e.enumtypid = b.oid) END),
+               CASE WHEN b.kind = 'e' OR b.category IN ('A', 'C', 'R') THEN (
+                   SELECT md5(string_agg(concat(e.oid, ':', e.enumlabel), ','
+                                         ORDER BY e.enumtypid, e.enumsortorder))
+                   FROM pg_enum e WHERE b.kind <> 'e' OR e.enumtypid = b.oid) END),
            c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
     FROM base b LEFT JOIN LATERAL (
         SELECT c.oid, c.opcfamily, c.opcintype

@@ -242,8 +242,25 @@ class DumpWorkers:
         rows = self._dumps.schedule.settings(task.dump).chunk_rows
         if task.dump.kind == "checksums":
             rows = max(rows, min(CHECKSUM_CHUNKS * rows, CHECKSUM_ROWS))
-        upto = tables.next_boundary(table, key, task.after, rows, task.dump.where)
+        try:
+            upto = tables.next_boundary(table, key, task.after, rows, task.dump.where)
+        except (RequestError, TableError):
+            if not _is_reordered(task, tables):
+                raise
+            upto = None  # it starts over once the rest has been opened
         self._dumps.planned(task, upto)
+
+
+def _is_reordered(task: PlanTask, tables: TableReader) -> bool:
+    """Return whether a dump's key has another order now: where it was planned to may be no key any more."""
+    if task.dump.order is None:
+        return False
+    with tables.open_chunk(task.dump.table, KeyRange(task.after)) as chunk:
+        return _has_other_order(task.dump, chunk)
+
+
+def _has_other_order(dump: DumpState, chunk: Chunk) -> bool:
+    return dump.order is not None and chunk.order not in (None, dump.order)
 
 
 def _retry_seconds(failures: int) -> float:
@@ -260,7 +277,8 @@ def read_chunk(
     """Read one chunk in one snapshot into one landing file, durable on return.
 
     Holds a few thousand rows in memory, however large the chunk. Raises `TransientError` if `stopping`
-    becomes true midway, `TableError` if the table's key is no longer `key`.
+    becomes true midway, `TableError` if the table's key is no longer `key`. Nothing is read in another order
+    of the key than the dump's, in which its ends may be no keys: the dump starts over.
     """
     with _open(task, tables) as chunk:
         if chunk.schema.key != key and task.dump.kind != "checksums":  # which say of what layout they are
@@ -269,6 +287,8 @@ def read_chunk(
             raise NotYetError(
                 f"{task.dump.table}: its snapshot does not show every commit before {task.dump.floor} yet"
             )
+        if _has_other_order(task.dump, chunk):
+            return FinishedChunk(task, chunk.low, chunk.high, 0, chunk.schema, None, order=chunk.order)
         position, count = Position.of_chunk(task.epoch, chunk.low, task.number), 0
         cdc = _cdc_of(task, chunk, position)
         with lander.writer(chunk.schema, position) as writer:

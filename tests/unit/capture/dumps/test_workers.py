@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from connector.capture.catalog_changes import end_dumps_of_quarantined
 from connector.capture.dumps import workers as dump_workers
 from connector.capture.dumps.queue import DumpQueue
+from connector.capture.dumps.tasks import FinishedChunk, PlanTask, ReadTask
 from connector.capture.dumps.workers import DumpWorkers
 from connector.capture.tables import Tables
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.manifest import OpenRange
 from connector.schema import TableName
+from connector.testing.memory_tables import MemoryChunk
 from tests.support.landing.landed import schema_of
 
 SCHEMA = schema_of("public.t", id="int")
@@ -40,6 +44,44 @@ def test_a_dump_that_quarantines_its_table_stays_active_until_the_quarantine_is_
         assert dumps.next_task(0) is None, "it rests meanwhile"
         (found,) = workers.take_quarantined(7)
         assert (found.table, found.lsn) == (SCHEMA.table, 7)
+
+
+def test_a_dump_starts_over_where_its_ranges_end_at_what_is_no_key_any_more() -> None:
+    """The label of an enum was renamed, or the key's type changed: the database refuses the old values."""
+
+    class Altered:
+        order = "bytes"
+
+        def next_boundary(self, *_: Any) -> None:
+            raise TableError(SCHEMA.table, "invalid input value")
+
+        @contextlib.contextmanager
+        def open_chunk(self, *_: Any) -> Iterator[MemoryChunk]:
+            yield MemoryChunk(SCHEMA, 5, 6, [{"id": 1}], None, self.next_boundary, self.order)
+
+    tables, dumps, altered = Tables({}, {}), DumpQueue([], epoch=1), Altered()
+    tables.add(SCHEMA)
+    workers, source = workers_of(dumps, tables), cast("Any", altered)
+    workers._lander = cast("Any", MagicMock())
+    dump = dumps.add(SCHEMA.table, manifest=1, reason="repair")
+    plan = dumps.next_task(0)
+    assert isinstance(plan, PlanTask)
+    dumps.planned(plan, ("3",))
+    read = dumps.next_task(0)
+    assert isinstance(read, ReadTask)
+    dumps.finished(FinishedChunk(read, 1, 2, 1, SCHEMA, None, order=altered.order))
+    assert len(dumps.take_committable(9, manifest=2)) == 1
+    plan = dumps.next_task(0)
+    assert isinstance(plan, PlanTask)
+    with pytest.raises(TableError):
+        workers._run_task(plan, source)
+    altered.order = "letters"
+    workers._run_task(plan, source)
+    read = dumps.next_task(0)
+    assert isinstance(read, ReadTask)
+    workers._run_task(read, source)
+    assert dumps.take_committable(9, manifest=3) == []
+    assert (dump.state, dump.started_in, dump.open, dump.planned_upto) == ("running", 3, [], None)
 
 
 def test_another_worker_that_fails_later_does_not_quarantine_the_table_again_once_it_is_released() -> None:
