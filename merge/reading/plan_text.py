@@ -67,9 +67,9 @@ def lists_after(text: str, before: str) -> list[str]:
     return lists
 
 
-def items_of(text: str) -> list[str]:
-    """Split the content of a list."""
-    return _split(text, ", ") if text else []
+def items_of(text: str, by: str = ", ") -> list[str]:
+    """Split the content of a list, or of another sequence, where no parenthesis or bracket is open."""
+    return _split(text, by) if text else []
 
 
 def conjuncts(condition: str) -> Iterator[str]:

@@ -36,12 +36,28 @@ def analyzed(spark: SparkSession, sql: str) -> str:
     return _plan(spark, f"{as_subquery(sql)} WHERE false", "Analyzed", "Optimized")
 
 
+def analyzed_and_optimized(spark: SparkSession, query: str) -> tuple[str, str]:
+    """Return two plans of a query that can be analyzed; `ConfigurationError` if it can't be optimized."""
+    text = _explained(spark, query)
+    optimized = _between(text, "Optimized Logical", "Physical").lstrip()
+    if not optimized[:1].isupper():  # not an operator, but an exception
+        raise ConfigurationError(f"the query can't be optimized: {optimized[:500]}")
+    return _between(text, "Analyzed Logical", "Optimized Logical"), optimized
+
+
 def _plan(spark: SparkSession, sql: str, wanted: str, following: str) -> str:
-    text = "\n".join(row[0] for row in spark.sql(f"EXPLAIN EXTENDED {sql}").collect())
-    _, found, plan = text.partition(f"== {wanted} Logical Plan ==")
+    return _between(_explained(spark, sql), f"{wanted} Logical", f"{following} Logical")
+
+
+def _explained(spark: SparkSession, sql: str) -> str:
+    return "\n".join(row[0] for row in spark.sql(f"EXPLAIN EXTENDED {sql}").collect())
+
+
+def _between(text: str, wanted: str, following: str) -> str:
+    _, found, plan = text.partition(f"== {wanted} Plan ==")
     if not found:
         raise ConfigurationError(f"the query can't be explained: {text[:500]}")
-    return plan.partition(f"== {following} Logical Plan ==")[0]
+    return plan.partition(f"== {following} Plan ==")[0]
 
 
 def foreign_relation(plan: str, views: Iterable[str]) -> str | None:

@@ -62,6 +62,12 @@ the moment in which a condition is analyzed: its own queries in other threads wo
 PLAIN = {**LITERAL, **JUDGING}
 """The settings of the merge's own sessions."""
 
+UNFOLDED = {
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding",
+    "spark.sql.debug.maxToStringFields": "100000",
+}
+"""Have EXPLAIN print optimized plans whole, with constants as they were written."""
+
 MEANING = (
     "spark.sql.legacy.",
     "spark.sql.ansi.",
@@ -121,6 +127,13 @@ def judging_settings(spark: SparkSession) -> Iterator[None]:
         return
     with _plain_lock, applied_settings(spark, wanted):
         yield
+
+
+@contextmanager
+def unfolded_settings(spark: SparkSession) -> Iterator[bool]:
+    """Apply `UNFOLDED`, one thread at a time; yields whether the platform has taken all of them."""
+    with _plain_lock, applied_settings(spark, UNFOLDED):
+        yield all(get_setting(spark, name) == value for name, value in UNFOLDED.items())
 
 
 def unset_meanings(spark: SparkSession) -> dict[str, None]:

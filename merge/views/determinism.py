@@ -55,24 +55,38 @@ _DAY = re.compile(r"\s*(?:[+-]?\d(?!\d?:)|null\b)")
 """How a constant begins that names a day or a number, unlike a time alone, which is taken to be today's."""
 
 _INSTANT = re.compile(r"[+-]?\d{4,}-\d\d-\d\d \d\d:\d\d:\d\d")
-_REPLACED = ("between", "nvl", "nvl2", "ifnull", "nullif")
-"""Functions that EXPLAIN prints as they were called: without the casts of their arguments to one type."""
+_REPLACED = ("between", "nvl", "nvl2", "ifnull", "nullif", "equal_null", "decode", "try_subtract")
+"""Functions that an analyzed plan shows as called: without the casts of their arguments to one type."""
 
 _AS_TIMESTAMP = " as timestamp"
 _AS_TIMESTAMPS = re.compile(r"(.*) as (?:array|map|struct)<.*\btimestamp\b.*", re.DOTALL)
+_AS_TEXT = " as string"
 _COLUMN = re.compile(r"\w+#(\d+)L?")
 _ID = re.compile(r"#(\d+)")
 _COMMITTED = re.compile(r"_cdc#\d+L?\.committed_at\b")
+_OF_TIME = re.compile(r"\b(?:date|timestamp)\b")
 _NO_TEXT = re.compile(r" as (?:date|timestamp\w*|\w*int|float|double|decimal\(\d+,\d+\))$")
 _OF_DAYS = frozenset(
     "to_date date date_add date_sub add_months last_day next_day make_date trunc date_from_unix_date".split()
 )
-_OF_NUMBERS = frozenset("abs bround ceil ceiling floor round".split())
+_OF_NUMBERS = frozenset(
+    "abs avg bround ceil ceiling count floor length mod pmod round sum unix_date unix_micros unix_millis"
+    " unix_seconds unix_timestamp to_unix_timestamp".split()
+)
 _OF_INSTANTS = tuple(
     "to_timestamp( try_to_timestamp( make_timestamp( from_utc_timestamp( to_utc_timestamp( timestampadd("
-    " date_trunc( timestamp_".split()
+    " date_trunc( timestamp_ gettimestamp(".split()
 )
-_OF_ONE_TYPE = ("coalesce", "greatest", "least", "nvl", "ifnull", "nullif")
+_OF_ONE_TYPE = ("coalesce", "greatest", "least", "nvl", "ifnull", "nullif", "min", "max")
+_OF_ANY_TYPE = frozenset((*_OF_ONE_TYPE, *"nvl2 if element_at array struct named_struct".split()))
+"""Functions whose result is, or has, one of their arguments."""
+
+_OF_OTHER_TYPES = frozenset(
+    name for name in KNOWN_FUNCTIONS - _OF_ANY_TYPE - {"timestamp"} if not f"{name}(".startswith(_OF_INSTANTS)
+)
+_MAYBE_TEXT = re.compile("string|char|variant")
+_PARSING_INSIDE = ("from_json", "from_csv", "from_xml", "variant_get", "try_variant_get")
+_INSTANTS_INSIDE = re.compile(r"\bTimestampType\b")
 
 DEPENDS_ON_TIME = "it may depend on the time ('now', 'today', '12:30')"
 TIMES_OF_TODAY = "it makes timestamps of texts without a pattern: of a time alone ('12:30'), one of today"
@@ -104,18 +118,19 @@ def names_moment(text: str) -> bool:
     """Return whether the expressions of a plan's node make a date or a timestamp of a text like '12:30'."""
     for name, inner, _ in _calls(text):
         is_moment = name in _MOMENTS and ("cast" not in name or _MOMENT_TYPES.search(inner))
-        parsed = "to_" in name and _has_pattern(inner)
-        if is_moment and not parsed and "#" not in inner and not _DAY.match(inner):
+        if "#" in inner or not is_moment or ("to_" in name and _has_pattern(inner)):
+            continue
+        made_of = _MOMENT_TYPES.sub("", inner) if "cast" in name else items_of(inner)[:1]
+        if not all(_names_day(each) for each in ([made_of] if isinstance(made_of, str) else made_of)):
             return True
     return False
 
 
-def may_be_of_today(text: str, type_of: Callable[[int], str | None], *, typed: bool = True) -> bool:
+def may_be_of_today(text: str, type_of: Callable[[int], str | None]) -> bool:
     """Return whether the expressions of a plan's node may make timestamps of texts without a pattern.
 
     `type_of`: returns the type of a column by its id; None: unknown. `names_moment` finds constants, but for
-    those that get the type of a column beside them. Of texts, see `TIMES_OF_TODAY`. `typed`: whether a
-    constant may be a timestamp, and not only a text that looks like one.
+    those that get the type of a column beside them. Of texts, see `TIMES_OF_TODAY`.
     """
     if any(_may_be_text(made, type_of) for made in _made_timestamps(text)):
         return True
@@ -124,7 +139,7 @@ def may_be_of_today(text: str, type_of: Callable[[int], str | None], *, typed: b
         for name, inner, _ in _calls(text)
         if name in _REPLACED
     )
-    return any(_makes_one_type(items, type_of, typed) for items in replaced)
+    return any(_makes_one_type(items, type_of) for items in replaced)
 
 
 def _calls(text: str) -> Iterator[tuple[str, str, str]]:
@@ -140,9 +155,12 @@ def _made_timestamps(text: str) -> list[str]:
     casts = [inner for name, inner in calls if name in ("cast", "try_cast")]
     cast = [inner.removesuffix(_AS_TIMESTAMP) for inner in casts if inner.endswith(_AS_TIMESTAMP)]
     nested = [found[1] for found in map(_AS_TIMESTAMPS.fullmatch, casts) if found]
+    less = [items_of(inner, " - ") for inner in casts if inner.endswith(_AS_TEXT)]
     parsed = [inner for name, inner in calls if name in _PARSING and not _has_pattern(inner)]
-    unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") else []
-    return [*cast, *nested, *((items_of(inner) or [""])[0] for inner in parsed), *unread]
+    inside = [inner for name, inner in calls if name in _PARSING_INSIDE and _INSTANTS_INSIDE.search(inner)]
+    unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") or inside else []
+    of_less = [left[0] for left in less if len(left) > 1]  # how a text less an interval is printed
+    return [*cast, *nested, *((items_of(inner) or [""])[0] for inner in parsed), *of_less, *unread]
 
 
 def _has_pattern(inner: str) -> bool:
@@ -150,55 +168,66 @@ def _has_pattern(inner: str) -> bool:
     return any(item.startswith("Some(") for item in items_of(inner)[1:2])
 
 
-def _makes_one_type(items: list[str], type_of: Callable[[int], str | None], typed: bool) -> bool:
+def _makes_one_type(items: list[str], type_of: Callable[[int], str | None]) -> bool:
     """Return whether arguments that are made to be of one type may be texts that become timestamps."""
-    types = [_type(item, type_of) for item in items]
-    times = any(type_ == "timestamp" for type_ in types)
-    texts = any("#" in item and _may_be_text(item, type_of) for item in items)
-    typed = typed and any(map(_INSTANT.match, items))  # or it is a text: EXPLAIN prints both alike
-    alone = any("#" not in item and not _names_day(item) for item in items)
-    return (texts and (times or typed)) or (times and alone)
+    times = [n for n, item in enumerate(items) if _may_be_timestamp(item, type_of)]
+    texts = [n for n, item in enumerate(items) if _may_be_text(item, type_of)]
+    return any(one != other for one in times for other in texts)
 
 
 def _names_day(constant: str) -> bool:
     """Return whether a constant names a day, or is made by a function that `names_moment` looks at."""
-    call = _CALL.match(constant)
-    if call is None or closing(constant, call.end() - 1) != len(constant) - 1:
+    call = _outermost(constant)
+    if call is None:
         return _DAY.match(constant.lstrip("(")) is not None
-    return call[1] not in _OF_ONE_TYPE and _makes_no_text((call[1], constant[call.end() : -1]))
+    return _makes_no_text(call)
 
 
-def _type(expression: str, type_of: Callable[[int], str | None]) -> str | None:
-    """Return the type of a column, or "timestamp" for what is surely one; None: unknown."""
+def _outermost(expression: str) -> tuple[str, str] | None:
+    """Return the name and arguments of the function whose call is all of an expression."""
+    call = _CALL.match(expression)
+    if call is None or closing(expression, call.end() - 1) != len(expression) - 1:
+        return None
+    return call[1], expression[call.end() : -1]
+
+
+def _may_be_timestamp(expression: str, type_of: Callable[[int], str | None]) -> bool:
+    call = _outermost(expression)
+    if call is not None and call[0] in _OF_OTHER_TYPES:
+        return "cast" in call[0] and (
+            call[1].endswith(_AS_TIMESTAMP) or bool(_AS_TIMESTAMPS.fullmatch(call[1]))
+        )
     if found := _COLUMN.fullmatch(expression):
-        return type_of(int(found[1]))
-    made = expression.startswith(_OF_INSTANTS) or expression.endswith(f"{_AS_TIMESTAMP})")
-    return "timestamp" if made or _COMMITTED.fullmatch(expression) else None
+        type_ = type_of(int(found[1]))
+        return type_ is None or "timestamp" in type_.replace("timestamp_ntz", "")
+    types = [type_of(int(id_)) for id_ in _ID.findall(expression)]
+    of_time = any(type_ is None or _OF_TIME.search(type_) for type_ in types)
+    made = f"{_AS_TIMESTAMP})" in expression or any(each in expression for each in _OF_INSTANTS)
+    return of_time or made or _INSTANT.search(expression) is not None
 
 
 def _may_be_text(expression: str, type_of: Callable[[int], str | None]) -> bool:
-    """Return whether an expression of columns may be a text; "" is one that could not be read."""
-    types = [type_of(int(id_)) for id_ in _ID.findall(_COMMITTED.sub("0", expression))]
-    if any(type_ is None or "string" in type_ for type_ in types):
-        return not _is_no_text(expression, type_of)
-    made = [(name, inner) for name, inner, _ in _calls(expression) if name != "decimal"]  # a type's name
-    return not expression or (bool(types) and ("CASE " in expression or not all(map(_makes_no_text, made))))
-
-
-def _is_no_text(expression: str, type_of: Callable[[int], str | None]) -> bool:
-    """Return whether an expression is surely a date, a timestamp or a number, by its outermost function."""
-    call = _CALL.match(expression)
-    if call is None or closing(expression, call.end() - 1) != len(expression) - 1:
+    """Return whether an expression may be a text, or is a constant that names no day; "" is unreadable."""
+    if "#" not in expression:
+        return not _names_day(expression)
+    if found := _COLUMN.fullmatch(expression):
+        type_ = type_of(int(found[1]))
+        return type_ is None or _MAYBE_TEXT.search(type_) is not None
+    if _COMMITTED.fullmatch(expression):
         return False
-    inner = expression[call.end() : -1]
-    if call[1] in _OF_ONE_TYPE:
-        return not any(_may_be_text(item, type_of) for item in items_of(inner))
-    return _makes_no_text((call[1], inner))
+    if (call := _outermost(expression)) is not None:
+        if call[0] in _OF_ONE_TYPE:
+            return any(_may_be_text(item, type_of) for item in items_of(call[1]))
+        return not _makes_no_text(call)
+    if expression.startswith("(") and closing(expression, 0) == len(expression) - 1:
+        return False  # a sum or the like: what is made of a text and an interval is cast to a text
+    moved = re.match(r".*? [+-] (?=-?INTERVAL )", expression)  # a date or timestamp
+    return moved is None or _may_be_text(expression[: moved.end() - 3], type_of)
 
 
 def _makes_no_text(call: tuple[str, str]) -> bool:
     name, inner = call
     if name in ("cast", "try_cast"):
         return _NO_TEXT.search(inner) is not None
-    known = name in _OF_DAYS or name in _OF_ONE_TYPE or name.lower() in _OF_NUMBERS
+    known = name in _OF_DAYS or name.lower() in _OF_NUMBERS
     return known or f"{name}(".startswith(_OF_INSTANTS)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+from pyspark.errors import AnalysisException
+
 from merge.columns.condition import why_unstable
 from merge.spark.session_settings import judging_settings
 
@@ -39,6 +42,14 @@ OF_TODAY = (
     "CAST(tags AS array<timestamp>)[0] < at",
     "from_json(opens_at, 'a timestamp').a < at",
     "date_format(opens_at, 'yyyy') = '2026'",
+    "equal_null(at, opens_at)",
+    "equal_null(at, '12:30')",
+    "decode(at, '12:30', true, false)",
+    "try_subtract(at, opens_at) > INTERVAL '1' HOUR",
+    "try_add(opens_at, INTERVAL 1 HOUR) > '2026'",
+    "opens_at - INTERVAL 1 HOUR > '2026'",
+    "coalesce(at, at) BETWEEN opens_at AND '2026-01-01'",
+    "CAST(if(n = 1, '08:00', '12:30') AS timestamp) < at",
 )
 
 OF_THE_USER = ("opens_at = user", "opens_at = CURRENT_USER", "opens_at = session_user")
@@ -66,6 +77,15 @@ STABLE = (
     "to_date(opens_at) < day AND to_date(opens_at, 'd.M.yyyy') < day",
     "CAST(n AS int) = 1 AND upper(opens_at) LIKE '%:(' AND array_contains(tags, 'a')",
     "exists(tags, t -> t = 'now')",
+    "from_json(opens_at, 'a string').a = 'x' AND to_timestamp(opens_at, 'HH:mm') < at",
+    "CAST(CAST(opens_at AS bigint) / 1000 AS timestamp) < at AND extract(second FROM opens_at) = 0",
+    "at >= CAST('2026-01-01' AS date) AND at > to_date('1.2.2026', 'd.M.yyyy')",
+    "make_date(2026, 1, 1) < at",
+    "at >= add_months(DATE '2026-01-01', -3) AND coalesce(at, day) BETWEEN '2026-01-01' AND day",
+    "CASE WHEN n = 1 THEN at ELSE day END < at AND CAST(at AS string) LIKE '2026%'",
+    "equal_null(opens_at, '12:30') AND opens_at > '2026-01-01 00:00:00' AND nvl(at, day) > '2026-01-01'",
+    f"n IN ({', '.join(map(str, range(99)))}) AND at - INTERVAL 1 DAY > '2026-01-01T00:00:00Z'",
+    "day BETWEEN '2026-01-01' AND at AND hour(at) BETWEEN 8 AND 18 AND date(at) = '2026-01-01'",
 )
 
 
@@ -73,6 +93,8 @@ def test_conditions_that_depend_on_the_day_or_the_user_of_a_merge_are_found(spar
     with judging_settings(spark):
         found = {each: why_unstable(spark, each, COLUMNS) for each in OF_TODAY + OF_THE_USER + STABLE}
         own = why_unstable(spark, "opens_at = user", COLUMNS | {"user": "string"})
+        with pytest.raises(AnalysisException, match="deterministic"):
+            why_unstable(spark, "n > 1 AND uuid() > opens_at", COLUMNS)
     wrong = {each for each in OF_TODAY if "today" not in (found[each] or "")}
     wrong |= {each for each in OF_THE_USER if "current_user" not in (found[each] or "")}
     wrong |= {each for each in STABLE if found[each] is not None}

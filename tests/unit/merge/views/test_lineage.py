@@ -75,6 +75,9 @@ def test_a_plan_that_is_cut_short_can_not_be_read() -> None:
         "element_at(cast(split(status#1, ,, -1) as array<timestamp>), 1, None, true)",
         "CASE WHEN between(status#1, 2026-01-01 00:00:00, 2026-02-01 00:00:00) THEN status#1 END",
         "nvl(to_timestamp(status#1, Some(yyyy-MM-dd), TimestampType, Some(UTC), true), 12:30)",
+        "nvl(coalesce(cast(amount#2 as timestamp), cast(id#0 as timestamp)), status#1)",
+        "cast(status#1 - INTERVAL '01' HOUR as string)",
+        "cast(if ((amount#2 = 1)) 08:00 else 12:30 as timestamp)",
     ],
 )
 def test_a_text_that_becomes_a_timestamp_may_be_a_time_of_the_day_of_the_refresh(made: str) -> None:
@@ -102,6 +105,9 @@ def test_so_may_one_that_is_hidden_by_a_text_with_a_bracket() -> None:
         "cast(2026-01-01 as timestamp)",
         "CASE WHEN between(_cdc#3.committed_at, 2026-01-01 00:00:00, 2026-02-01 00:00:00) THEN 1 END",
         "CASE WHEN between(status#1, a, nvl(status#1, none)) THEN status#1 END",
+        "cast((cast(cast(status#1 as bigint) as double) / cast(1000 as double)) as timestamp)",
+        "nvl(CASE WHEN (amount#2 > 1) THEN upper(status#1) END, none)",
+        "nvl(cast(status#1 as date), cast(cast(2026-01-01 as date) as timestamp))",
     ],
 )
 def test_other_timestamps_are_of_their_own_day(made: str) -> None:
