@@ -15,9 +15,10 @@ the catalog still, and each hidden column has a proven name: then the others are
 shown hidden. A table that was replaced and came back has none until log up to then has landed: the look
 before is that of the other table.
 
-A hidden name that the log or a look has had in between, and the last look has not, is that of a column that
-came meanwhile. Until log has landed up to that look, it counts as a hidden column without a proven name. Each
-of the columns that came may be the one that the log had: that it may have had this name stays known.
+A hidden name that the log or a look has had in between, and the last look has not, may be that of a column
+that came meanwhile. Until log has landed up to that look, it counts as a hidden column without a proven name.
+In the log, the places of a description leave only some columns that may have been the one under that name, or
+one alone (`connector.landing.column_names.Places`): that they may have had it stays known.
 
 Rows wait in the landing zone, without a manifest, while a look does not show their transaction yet: it waits
 for a synchronous standby. Log is read and landed on meanwhile; after `WAIT_SECONDS` they are withheld.
@@ -173,23 +174,19 @@ class HiddenColumns:
     def _hidden_between(self, each: LoggedTable, config: Config) -> dict[int, set[str]]:
         """Return hidden names that no look has shown, by the ids of columns that may have had them.
 
-        In a dump, that is the column with this number; in the log, any that came between the two looks, and
-        of a table that came itself, any but those of the key, which can't be hidden.
+        In a dump, that is the column with this number; in the log, see `_had_in_log`.
         """
-        names = self._names(each.table)
+        names, hidden = self._names(each.table), _hidden(config.table(each.table))
         if table_of(names.ids.values()) != each.id:
             return {}
-        hidden = _hidden(config.table(each.table)).intersection(folded(each.columns))
         if each.numbers:
             pairs = zip(map(fold, each.columns), each.numbers, strict=True)
             had = {id_: {name} & hidden for name, id_ in pairs}
         else:
-            before = {} if names.first_upto else names.before(each.id)
-            unshown = hidden - names.ids.keys() - names.before(each.id).keys()
-            passed = () if before else folded(self._tables.states[each.table].key)
-            came = (id_ for name, id_ in names.ids.items() if name not in passed)
-            had = {id_: unshown for id_ in came if id_ not in before.values()}
-        shown = {id_: {name, *names.others_of(name)} for name, id_ in names.ids.items()}
+            key = folded(self._tables.states[each.table].key)
+            had = _had_in_log(each, names, hidden, key) if self._is_told(each) else {}
+        looks = names.earlier, names.ids
+        shown = {id_: {name, *names.names_of(id_)} for ids in looks for name, id_ in ids.items()}
         return {id_: new for id_, its in had.items() if (new := its - shown.get(id_, set()))}
 
     def _note_hidden_between(self, described: Iterable[LoggedTable], config: Config) -> None:
@@ -279,6 +276,33 @@ def may_land(each: LoggedTable, names: ColumnNames, settings: TableConfig) -> bo
             return True
     lasted = names.lasted(each.id)
     return shown <= lasted.keys() or not _may_have_moved(names, each.id, lasted.values(), settings)
+
+
+def _had_in_log(
+    each: LoggedTable, names: ColumnNames, hidden: Collection[str], key: Collection[str]
+) -> dict[int, set[str]]:
+    """Return hidden names in a description by the ids of columns that may have had them.
+
+    A name is that of a column that a look shows with it, if this may be at its place. Otherwise it may be any
+    that came, or was altered, between the two looks, but not one that was there under another name of the
+    description, nor of the key, which can't be hidden. Of a table that came itself meanwhile, it may be any.
+    """
+    columns, had = [fold(name) for name in each.columns], dict[int, set[str]]()
+    places, before = names.places(each.id, columns), {} if names.first_upto else names.before(each.id)
+    lasted = names.lasted(each.id) if before else {}
+    altered = {
+        id_
+        for ids in (before, names.ids)
+        for name, id_ in ids.items()
+        if id_ not in lasted.values() and (name not in key or (before and id_ not in before.values()))
+    }
+    shown = [{ids[name] for ids in (names.before(each.id), names.ids) if name in ids} for name in columns]
+    own = [{id_ for id_ in ids if places.may_have(place, id_)} for place, ids in enumerate(shown)]
+    altered -= {id_ for ids in own if len(ids) == 1 for id_ in ids.intersection(before.values())}
+    for place, name in ((place, name) for place, name in enumerate(columns) if name in hidden):
+        for id_ in (id_ for id_ in altered if not own[place] and places.may_have(place, id_)):
+            had.setdefault(id_, set()).add(name)
+    return had
 
 
 def _never_hidden(ids: Mapping[str, int], names: ColumnNames, settings: TableConfig) -> set[tuple[str, int]]:

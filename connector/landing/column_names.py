@@ -30,7 +30,8 @@ What is kept grows with the number of names, not of their pairs::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -45,6 +46,29 @@ IDS_PER_TABLE = 2048
 def table_of(ids: Collection[int]) -> int | None:
     """Return the id of the table whose columns have these ids; None if there are none."""
     return next((id_ // IDS_PER_TABLE for id_ in ids), None)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which columns, by their ids, a description in the log may have at its `count` places, from 0 on.
+
+    `before`: the columns that were there at the look before; `stayed`: those of them that all descriptions
+    since have, up to the look after. Whatever came since has a greater id. Both are empty if no look tells::
+
+        before                   stayed              description
+        id 1, a 2, ssn 3, b 4    id 1, ssn 3, b 4    id, x, ssn, b: x may be 2, or 3 if 2 was gone by then
+        id 1, ssn 2, b 3         id 1, ssn 2, b 3    id, ssn, b, x: x came
+    """
+
+    before: Collection[int]
+    stayed: Collection[int]
+    count: int
+
+    def may_have(self, place: int, id_: int) -> bool:
+        """Return whether the column at a place may be the one with this id."""
+        fewest = sum(id_ > each for each in self.stayed)
+        most = sum(id_ > each for each in self.before) if id_ in self.before else self.count
+        return fewest <= place <= min(most, self.count - 1 - sum(id_ < each for each in self.stayed))
 
 
 class ColumnNames(BaseModel):
@@ -130,10 +154,28 @@ class ColumnNames(BaseModel):
         generated = {ids[n] for ids, its in looks for n, version in its.items() if version < 0 and n in ids}
         return tuple(sorted(both)) if len(both) == count and both.isdisjoint(generated) else ()
 
+    def places(self, table: int, columns: Sequence[str]) -> Places:
+        """Return which columns of a table a description may have that is from between the two looks.
+
+        `columns`: its names, in order, as the lake compares them. It has all columns but generated ones. If
+        it lacks one that was not altered, it is older, or of a publication with a column list.
+        """
+        before = {} if self.first_upto else self.before(table)
+        versions = self.earlier_versions if self.earlier else self.versions
+        looks = ((before, versions), (self.ids, self.versions))
+        generated = {ids[n] for ids, its in looks for n, version in its.items() if version < 0 and n in ids}
+        stayed = {*before.values()} & {*self.ids.values()} - generated
+        found = Places({*before.values()}, stayed, len(columns))
+        lasted = [(name, id_) for name, id_ in self.lasted(table).items() if id_ in stayed]
+        fits = len(columns) >= len(stayed) and all(
+            name in columns and found.may_have(columns.index(name), id_) for name, id_ in lasted
+        )
+        return found if fits else Places((), (), len(columns))
+
     def had(self, found: Mapping[int, Collection[str]]) -> ColumnNames:
         """Return what is known if columns, by their ids, had these names, too, between two checks."""
         renamed = dict(self.renamed)
-        for name, id_ in self.ids.items():
+        for name, id_ in (pair for ids in (self.earlier, self.ids) for pair in ids.items()):
             if others := {*found.get(id_, ())} - {name}:
                 renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), *others, name})
         return self.model_copy(update={"renamed": renamed})

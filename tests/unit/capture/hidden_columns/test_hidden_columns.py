@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture.hidden_columns import MOST_SECONDS, WAIT_SECONDS, HiddenColumns, may_land
+from connector.capture.hidden_columns import MOST_SECONDS, WAIT_SECONDS, may_land
 from connector.capture.lander import LandedSegment
 from connector.config import TableConfig
 from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
@@ -18,12 +18,7 @@ from connector.schema import TableName
 from connector.source import ResumePoint
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agent.agents import config_of
-from tests.support.agent.starts import Start
-
-ITEMS = TableName.parse("public.items")
-RELATION = 7
-
+from tests.unit.capture.hidden_columns.judged import ITEMS, LISTED, RELATION, Judged
 
 Columns = tuple[tuple[int, str, int], ...]
 """Number, name and version of each."""
@@ -76,53 +71,6 @@ def test_a_column_that_a_look_has_shown_hidden_lands_under_no_other_name_whateve
             assert lands or not is_unaltered or between is not None, (history, described)
 
 
-class Judged:
-    """The shop, whose items mask `a`, and what is landed of them."""
-
-    def __init__(
-        self, database: MemoryDatabase, store: MemoryStore, ids: Mapping[str, int], **settings: Any
-    ) -> None:
-        self.database, self.position = database, database.end
-        self.show(ids)
-        tables = {ITEMS: TableConfig.model_validate({"mask": {"a": "sha256"}} | settings)}
-        self.start = Start(database, store, config_of().model_copy(update={"tables": tables}))
-        self.tables, self.dumps = self.start.open()
-        self.seconds = 0.0
-        self.hidden = HiddenColumns(self.start.source, self.tables, self.dumps, lambda: self.seconds)
-
-    def show(self, ids: Mapping[str, int] | None, altered: str = "") -> None:
-        """Have the next look show these columns, by their numbers, some of them altered; None: no table."""
-        for name in altered.split():
-            self.database.column_versions[ITEMS, name] = self.database.end
-        self.database.column_ids.pop(ITEMS, None)
-        if ids is not None:
-            relation = self.relation = ids.get("", RELATION)
-            numbered = {name: relation * IDS_PER_TABLE + n for name, n in ids.items() if name}
-            self.database.column_ids[ITEMS] = numbered
-
-    def lands(self, columns: str | None) -> bool:
-        """Return whether rows land, right after a description of these columns; None: after none.
-
-        They wait first for as long as they do.
-        """
-        with self.database.transaction() as transaction:
-            transaction.update("public.items", (2,), a=str(self.database.end))
-        self.position = self.database.end
-        file = LandedFile.model_construct(table=ITEMS)
-        landed = LandedSegment(ResumePoint(self.position), files=[file])
-        if columns is not None:
-            names = tuple(columns.split())
-            landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=self.position - 1, columns=names))
-        if not self.withhold(landed):
-            self.seconds += WAIT_SECONDS
-            assert self.withhold(landed)
-        assert [each.withheld for each in landed.logged if each.withheld] == [True] * (not landed.files)
-        return bool(landed.files)
-
-    def withhold(self, landed: LandedSegment) -> bool:
-        return self.hidden.withhold(landed, [], self.start.newest, self.start.config)
-
-
 BEFORE = {"id": 1, "x": 2, "a": 3, "b": 4}
 
 
@@ -161,9 +109,6 @@ def test_rows_land_if_no_name_in_them_may_be_that_of_a_hidden_column(
     judged.show(after, altered)
     assert judged.lands(columns) == lands
     assert (ITEMS in judged.dumps.needs.by_table) != lands
-
-
-LISTED = {"columns": ["id", "x", "a"], "mask_before_landing": True}
 
 
 @pytest.mark.parametrize("chunk", [False, True])
