@@ -131,6 +131,14 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
                 assert rows[name] == written, name
 
 
+def test_every_property_of_ours_on_a_delta_table_is_in_the_table() -> None:
+    defined = re.compile(r'^[A-Z_]+ = "(deltatide\.[a-z_]+)"$', re.MULTILINE)
+    modules = (path.read_text() for path in (REPOSITORY / "merge").rglob("*.py"))
+    ours = {name for text in modules for name in defined.findall(text)}
+    page = (REPOSITORY / "merge" / "README.md").read_text()
+    assert ours == set(re.findall(r"^\| `(deltatide\.\w+)` \|", page, re.MULTILINE))
+
+
 def test_an_unknown_setting_would_be_refused(tmp_path: Path) -> None:
     (block,) = blocks("toml")
     (tmp_path / "shop.toml").write_text(block.replace("[landing]", "[landing]\nflush_minutes = 1"))
