@@ -59,6 +59,14 @@ def test_databricks_models_take_each_job(name: str) -> None:
     assert {task["job_cluster_key"] for task in bundle_jobs()[name]["tasks"]} <= keys
 
 
+def test_databricks_merges_every_five_minutes_and_maintains_once_a_night() -> None:
+    found = {name: job["schedule"]["quartz_cron_expression"] for name, job in bundle_jobs().items()}
+    _, minutes, *rest = found["deltatide_merge"].split()
+    assert (minutes, rest) == ("0/5", ["*", "*", "*", "?"])
+    (nightly,) = (schedule for name, schedule in found.items() if name != "deltatide_merge")
+    assert re.fullmatch(r"0 \d+ [0-5] \* \* \?", nightly)
+
+
 def test_databricks_runs_commands_that_exist() -> None:
     scripts = {script.name for script in entry_points(group="console_scripts")}
     wheels = [task["python_wheel_task"] for task in tasks_of_the_bundle() if "python_wheel_task" in task]
@@ -72,14 +80,19 @@ def test_the_bundle_names_files_and_variables_that_are_there_and_no_secret() -> 
     resources = (BUNDLE / "resources" / "deltatide.yml").read_text()
     assert set(re.findall(r"\$\{var\.(\w+)\}", resources)) == set(bundle()["variables"])
     assert f"deltatide-{__version__}-" in bundle()["variables"]["wheel"]["default"]
-    for task in tasks_of_the_bundle():
-        if "notebook_task" in task:
-            notebook = BUNDLE / "resources" / task["notebook_task"]["notebook_path"]
-            compile(notebook.read_text(), str(notebook), "exec")
-            assert notebook.read_text().startswith("# Databricks notebook source\n")
+    notebooks = [
+        task["notebook_task"]["notebook_path"] for task in tasks_of_the_bundle() if "notebook_task" in task
+    ]
+    assert notebooks
+    for path in notebooks:
+        notebook = BUNDLE / "resources" / path
+        compile(notebook.read_text(), str(notebook), "exec")
+        assert notebook.read_text().startswith("# Databricks notebook source\n")
     for job in bundle_jobs().values():
         for cluster in job["job_clusters"]:
-            for value in cluster["new_cluster"]["spark_env_vars"].values():
+            secrets = cluster["new_cluster"]["spark_env_vars"].values()
+            assert secrets
+            for value in secrets:
                 assert re.fullmatch(r"\{\{secrets/deltatide/\w+\}\}", value)
 
 
