@@ -60,6 +60,7 @@ _REPLACED = ("between", "nvl", "nvl2", "ifnull", "nullif", "equal_null", "decode
 
 _AS_TIMESTAMP = " as timestamp"
 _AS_TIMESTAMPS = re.compile(r"(.*) as (?:array|map|struct)<.*\btimestamp\b.*", re.DOTALL)
+_ENDS_OF_CASTS = re.compile(r" as (?:timestamp|(?:array|map|struct)<[^)]*\btimestamp\b[^)]*)\)")
 _AS_TEXT = " as string"
 _COLUMN = re.compile(r"\w+#(\d+)L?")
 _ID = re.compile(r"#(\d+)")
@@ -85,8 +86,9 @@ _OF_OTHER_TYPES = frozenset(
     name for name in KNOWN_FUNCTIONS - _OF_ANY_TYPE - {"timestamp"} if not f"{name}(".startswith(_OF_INSTANTS)
 )
 _MAYBE_TEXT = re.compile("string|char|variant")
-_PARSING_INSIDE = ("from_json", "from_csv", "from_xml", "variant_get", "try_variant_get")
-_INSTANTS_INSIDE = re.compile(r"\bTimestampType\b")
+_INSTANTS_INSIDE = re.compile(r"\bTimestampType\b(?!(?:, (?:try_)?to_\w+)?, Some\()")
+"""The type in the schema of a parser (from_json, variant_get), unlike that of to_timestamp with its zone."""
+
 
 DEPENDS_ON_TIME = "it may depend on the time ('now', 'today', '12:30')"
 TIMES_OF_TODAY = "it makes timestamps of texts without a pattern: of a time alone ('12:30'), one of today"
@@ -157,8 +159,8 @@ def _made_timestamps(text: str) -> list[str]:
     nested = [found[1] for found in map(_AS_TIMESTAMPS.fullmatch, casts) if found]
     less = [items_of(inner, " - ") for inner in casts if inner.endswith(_AS_TEXT)]
     parsed = [inner for name, inner in calls if name in _PARSING and not _has_pattern(inner)]
-    inside = [inner for name, inner in calls if name in _PARSING_INSIDE and _INSTANTS_INSIDE.search(inner)]
-    unread = [""] if len(cast) < text.count(f"{_AS_TIMESTAMP})") or inside else []
+    read = len(cast) + len(nested) == len(_ENDS_OF_CASTS.findall(text))
+    unread = [] if read and not _INSTANTS_INSIDE.search(text) else [""]
     of_less = [left[0] for left in less if len(left) > 1]  # how a text less an interval is printed
     return [*cast, *nested, *((items_of(inner) or [""])[0] for inner in parsed), *of_less, *unread]
 

@@ -64,6 +64,8 @@ Project [1 AS 1#9]
         "(cast(nullif(12:30, n#5) as timestamp) > at#1)",
         "(cast(opens_at#0 - INTERVAL '01' HOUR as string) > x)",
         "(from_csv(StructField(a,TimestampType,true), concat(opens_at#0, )), Some(UTC), None).a > at#1)",
+        "(variant_get(parse_json(concat(opens_at#0, ))), $.a, TimestampType, true, Some(UTC)) > at#1)",
+        "(cast(split(concat(opens_at#0, )), ,, -1) as array<timestamp>)[0] > at#1)",
     ],
 )
 def test_a_text_that_becomes_a_timestamp_may_be_a_time_of_today(condition: str) -> None:
@@ -112,7 +114,8 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
         "(cast(FLOOR((n#5 / cast(1000 as decimal(4,0)))) as timestamp) > at#1)",
         "(cast((cast(cast(opens_at#0 as bigint) as double) / cast(1000 as double)) as timestamp) > at#1)",
         "(at#1 > cast(cast(2026-01-01 as date) as timestamp))",
-        "(at#1 > cast(cast(gettimestamp(01.02.2026, d.M.yyyy, TimestampType, x) as date) as timestamp))",
+        "(at#1 > cast(cast(gettimestamp(01.02.2026, d.M.yyyy, TimestampType, try_to_date, Some(UTC), true)"
+        " as date) as timestamp))",
         "(cast(at#1 - INTERVAL '1' DAY as string) > x)",
         "((from_json(StructField(a,StringType,true), opens_at#0, Some(UTC)).a = x) AND"
         " (gettimestamp(opens_at#0, HH:mm, TimestampType, to_timestamp, Some(UTC), true) > at#1))",
