@@ -46,6 +46,9 @@ _SUBQUERY = re.compile(r"\b(?:subquery|exists|list)#\d")
 _PARSING = ("to_timestamp", "to_timestamp_ltz", "try_to_timestamp")
 _MOMENTS = ("cast", "try_cast", "date", "timestamp", "to_date", "to_timestamp_ntz", *_PARSING)
 _MOMENT_TYPES = re.compile(r" as (?:date|timestamp\w*)$")
+_TIME_OF_DAY = re.compile(r"\b(?:(?:try_)?to_time|make_time|time_trunc)\(| as time\(\d\)")
+"""What is of the type TIME (Spark 4.1), of which Spark makes a timestamp of today (SPARK-52617)."""
+
 _NAMED_MOMENT = re.compile(
     r"['\"]\s*(?:now|today|tomorrow|yesterday)\b"
     r"|(?<![\w'\"])(?:date|timestamp\w*)\s*r?['\"](?!\s*[+-]?\d(?!\d?:))",
@@ -120,6 +123,8 @@ def names_moment(text: str) -> bool:
     """Return whether the expressions of a plan's node make a date or a timestamp of a text like '12:30'."""
     for name, inner, _ in _calls(text):
         is_moment = name in _MOMENTS and ("cast" not in name or _MOMENT_TYPES.search(inner))
+        if is_moment and _TIME_OF_DAY.search(inner):
+            return True
         if "#" in inner or not is_moment or ("to_" in name and _has_pattern(inner)):
             continue
         made_of = _MOMENT_TYPES.sub("", inner) if "cast" in name else items_of(inner)[:1]

@@ -84,6 +84,7 @@ def test_a_cast_that_only_the_optimized_plan_has_is_found() -> None:
 def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
     assert "12:30" in why("(at#1 > cast(12:30 as timestamp))")
     assert "12:30" in why("(at#1 > to_timestamp(12:30, None, TimestampType, Some(UTC), true))")
+    assert "12:30" in why("(cast(to_time(opens_at#0) as timestamp_ntz) > 2026-01-01 00:00:00)")
     assert why("(opens_at#0 = current_user())") == "it calls current_user"
 
 
@@ -91,6 +92,7 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
     "condition",
     [
         "(opens_at#0 > 12:30)",
+        "((to_time(opens_at#0) > 12:30:00) AND (at#1 > cast(2026-01-01 as timestamp)))",
         "(opens_at#0 = current_user)",
         "between(opens_at#0, 08:00, 12:30)",
         "between(at#1, 2026-01-01 00:00:00, 2026-02-01 00:00:00)",

@@ -46,6 +46,7 @@ def test_other_words_name_no_moment(sql: str) -> None:
         ("Project [to_date(concat(to, day), None, Some(UTC), true) AS x#2]", "time"),
         ("Project [coalesce(at#1, cast(concat(n, ow) as date)) AS x#2]", "time"),
         ("Filter (at#1 >= cast(00:00 as timestamp))", "time"),
+        ("Filter (at#1 >= cast(cast(b#2 as time(6)) as timestamp_ntz))", "time"),
         ("Aggregate [a#1], [a#1, first(b#2, false) AS first(b)#3]", "calls first"),
         ("Project [transform(a#1, lambdafunction(x#2, x#2, false)) AS x#3]", "calls transform"),
     ],
