@@ -34,10 +34,10 @@ class KeyColumn:
     `operators`: schema and name, by strategy; empty for arrays, enums, composite types and ranges, which
     PostgreSQL compares by operators of its own. `compared_as`: the type that both sides are cast to, for an
     extension's operators and for enums, whose operators refuse a domain beside its base type; None: no cast
-    is needed. `order`: what its order depends on: the column, its type and collation, the
-    collation's version, and the labels of an enum (of all enums for an array, composite type or range). Not
-    its row's version in the catalog: a GRANT writes a new one, too, as does any REVOKE on the table if the
-    column has rights of its own.
+    is needed. `order`: what its order depends on: the column, its type and collation, the collation's
+    version, and the labels of an enum; for an array, composite type or range, those of all enums, and for all
+    but arrays, and jsonb, the default collation's version. Not its row's version in the catalog: a GRANT
+    writes a new one, too, as does any REVOKE on the table if the column has rights of its own.
     """
 
     name: str
@@ -81,7 +81,8 @@ _KEY_COLUMNS = """
               AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype),
            concat_ws(' ', b.identity, coalesce(
                pg_collation_actual_version(nullif(b.collated, 0)),
-               CASE WHEN b.collated = 'pg_catalog."default"'::regcollation THEN {default_version} END),
+               CASE WHEN b.collated = 'pg_catalog."default"'::regcollation OR b.category IN ('C', 'R')
+                         OR b.oid = 'pg_catalog.jsonb'::regtype THEN {default_version} END),
                CASE WHEN b.kind = 'e' OR b.category IN ('A', 'C', 'R') THEN (
                    SELECT md5(string_agg(concat(e.oid, ':', e.enumlabel), ','
                                          ORDER BY e.enumtypid, e.enumsortorder))
