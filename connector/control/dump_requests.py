@@ -42,7 +42,7 @@ class DumpList:
     def as_json(self) -> list[dict[str, Any]]:
         """Return the dumps for ``--json`` and the HTTP API, without keys and planned ranges."""
         return [
-            dump.model_dump(mode="json", exclude={"open", "keys"}) | asdict(progress)
+            dump.model_dump(mode="json", exclude={"open", "ranges", "keys"}) | asdict(progress)
             for dump, progress in self.dumps
         ]
 

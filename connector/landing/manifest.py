@@ -168,16 +168,15 @@ class DumpState(_Part):
     """One dump of one table: what is requested, and its progress.
 
     ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; those not
-    found land as deletes); to be compared with the lake, not merged: verify (all rows), verify_rows (those of
-    a predicate or of given keys), checksums. A chunk is planned, read, and committed; `open` holds the
-    planned ones, and `planned_upto` the key after which nothing is planned yet. `order`: its key's in the
+    found land as deletes); compared with the lake, not merged: verify (all rows), verify_rows (those of a
+    predicate or of given keys), checksums. A chunk is planned, read, and committed; `open`: the planned ones;
+    `ranges`: all that a request named; `planned_upto`: how far keys are planned. `order`: its key's in the
     committed chunks (`connector.source.Chunk`). `low`: their lowest low watermark; a ghost sweep deletes only
     rows before it. `floor`: log before it did not land for this table, so a chunk must see all commits before
     it. `xid_barrier`: transactions with a lower id must end first; the floor will be their end. `started_in`,
-    `finished_in`: the numbers of the manifests between which all its chunks are. `request`: the id of the
-    request for it; `digest`: a hash of its content. `paused`: no further chunk is read until it is resumed.
-    `started_at`: when its first chunk was handed out. `rows_per_second`: of late. Once
-    finished, it keeps neither keys nor ranges, and only the beginning of its predicate.
+    `finished_in`: numbers of the manifests between which its chunks are. `request`: the id of its request;
+    `digest`: a hash of that. `paused`: no chunk is read for now. `started_at`: when its first chunk was
+    handed out. `rows_per_second`: of late. Once finished, it keeps no key or range, its predicate in part.
     """
 
     id: str
@@ -198,6 +197,7 @@ class DumpState(_Part):
     planned_upto: list[str] | None = None
     planned_all: bool = False
     open: list[OpenRange] = Field(default_factory=list)
+    ranges: list[OpenRange] = Field(default_factory=list)
     order: str | None = None
     low: int | None = None
     rows: int = 0
@@ -236,13 +236,13 @@ class DumpState(_Part):
     def start_over(self, number: int, manifest: int) -> None:
         """Discard all progress: it is now dump `number`, started in manifest `manifest`."""
         self.number, self.started_in = number, manifest
-        self.open, self.next_chunk, self.planned_upto, self.planned_all = [], 0, None, False
-        self.low, self.rows, self.chunks, self.order = None, 0, 0, None
+        self.open, self.next_chunk, self.planned_upto = list(self.ranges), len(self.ranges), None
+        self.planned_all, self.low, self.rows, self.chunks, self.order = bool(self.ranges), None, 0, 0, None
 
     def drop_details(self) -> None:
         """Drop what only an unfinished dump needs: every later manifest carries this state."""
         self.keys, self.planned_upto, self.open, self.settings, self.paused = None, None, [], None, False
-        most, texts = KEPT_CHARACTERS, (self.where, self.error)
+        self.ranges, most, texts = [], KEPT_CHARACTERS, (self.where, self.error)
         self.where, self.error = (t if not t or len(t) <= most else f"{t[:most]}..." for t in texts)
 
 

@@ -77,6 +77,7 @@ def plan_named(dump: DumpState, ranges: Sequence[tuple[int | None, int | None]] 
         for number, (after, upto) in enumerate(ends)
     ]
     dump.next_chunk, dump.planned_all = len(dump.open), True
+    dump.ranges = list(dump.open) if ranges else []
 
 
 def _text(end: int | None) -> list[str] | None:

@@ -219,6 +219,23 @@ def test_full_dumps_end_with_their_epoch(dumps: DumpQueue) -> None:
     assert (full.state, where.state, where.epoch) == ("cancelled", "waiting", 2)
 
 
+def test_a_verification_that_starts_over_reads_the_ranges_it_was_given(dumps: DumpQueue) -> None:
+    """Not the whole table, of which it compares only these."""
+    items = TableName.parse("public.items")
+    verify = dumps.add(items, manifest=1, kind="verify_rows", ranges=[(None, 5), (7, 9)])
+    dumps.finished(read(take(dumps)))
+    dumps.take_committable(1 << 60, manifest=2)
+    dumps = again(dumps)
+    dumps.continue_in_epoch(2, manifest=3)
+    dumps.log_opened()
+    for ends in ((None, ("5",)), (("7",), ("9",))):
+        task = take(dumps)
+        assert (task.range.after, task.range.upto, task.range.of_prefix) == (*ends, True)
+        dumps.finished(read(task))
+    dumps.take_committable(1 << 60, manifest=4)
+    assert [(d.id, d.state, d.chunks, d.ranges) for d in dumps.states] == [(verify.id, "complete", 2, [])]
+
+
 def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dumps: DumpQueue) -> None:
     full = dumps.add(TableName.parse("public.items"), manifest=1, reason="initial", floor=7)
     plan(dumps, "10")
