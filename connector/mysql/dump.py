@@ -442,9 +442,14 @@ def _failure(table: TableName, where: str | None, error: Exception, of_rows: boo
         return TransientError(f"{table}: {message}")
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
         return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
-    if code == _NO_TABLE:
+    if code == _NO_TABLE and (where is None or _names(table, message)):
         return NotYetError(f"{table}: {message}")  # replaced under its name; once gone, it is left
     if where is not None:
         why = f"{FAILED} {code}" if of_rows else message
         return RequestError(f"{table}: {why}", hint="write the predicate or key in the database's own SQL")
     return TableError(table, message)
+
+
+def _names(table: TableName, message: str) -> bool:
+    """Return whether the server says of this table that it is missing, not of one that a function reads."""
+    return f"'{table.namespace}.{table.name}'".casefold() in message.casefold()

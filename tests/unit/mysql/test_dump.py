@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from connector.errors import NotYetError
+from connector.errors import NotYetError, RequestError
 from connector.mysql.dump import _failure
 from connector.schema import TableName
 
@@ -17,3 +17,10 @@ def test_a_table_that_is_gone_for_a_moment_is_waited_for(where: str | None) -> N
     """As between DROP and CREATE. Quarantined, it would stay so; if it is gone for good, it is left."""
     gone = pymysql.err.ProgrammingError(1146, "Table 'd.t' doesn't exist")
     assert isinstance(_failure(T, where, gone, of_rows=False), NotYetError)
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_a_condition_whose_function_reads_a_table_that_is_gone_is_refused(of_rows: bool) -> None:
+    """It would wait for that table, which nobody watches, for ever."""
+    gone = pymysql.err.ProgrammingError(1146, "Table 'd.rates' doesn't exist")
+    assert isinstance(_failure(T, "rate(a) > 1", gone, of_rows=of_rows), RequestError)
