@@ -24,12 +24,13 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
+import pymysql
 from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit, Manifest
 from connector.mysql import log_identity
-from connector.mysql.connection import literal, query, row, rows
+from connector.mysql.connection import close, code_of, literal, query, row, rows, text_of
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import FILE_START
@@ -40,6 +41,9 @@ from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.position import pack_binlog_position, unpack_binlog_position
 from connector.schema import TableName
 from connector.source import ResumePoint
+
+_UNREADABLE = 1220
+"""ER_ERROR_WHEN_EXECUTING_COMMAND, which SHOW BINLOG EVENTS returns if it can't read a file."""
 
 AnyGtids = TypeVar("AnyGtids", MysqlGtids, MariadbGtids)
 _Found = TypeVar("_Found")
@@ -98,6 +102,8 @@ def continuation(
     file = first_file_after(connection, server, files, landed, needed_there)
     if isinstance(file, str):
         return file
+    with closing(begins(open_file(file))) as found:
+        next(found, None)  # raises if its list may be damaged: it was chosen by that
     before = parse(_executed_before(connection, server, file))
     if diverged := why_diverged(before, landed, needed_there, partial(open_file, file), captured):
         return diverged
@@ -169,15 +175,19 @@ def executed_at(
     `gtid_executed` nor its `gtid_binlog_state` is read atomically with the end of the log, so the file is
     read up to the offset.
     """
-    gtids: Gtids = _kind_of(server).parse(_gtids_before(connection, file))
+    parse, gtids = _kind_of(server).parse, None
     try:
+        listed = _gtids_before(connection, file)
         for begin in begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
             if begin.gtid is None:
                 return None
+            gtids = gtids or parse(listed)  # now the list is known to be intact
             gtids.add(begin.gtid)
     except UnreadableLogError:  # damaged before the offset: the log goes on after it all the same
         return None
-    return str(gtids)
+    finally:
+        close(stream)
+    return str(gtids or parse(listed))
 
 
 def _kind_of(server: Server) -> Any:
@@ -294,8 +304,17 @@ def _purged(connection: Connection[Any], server: Server) -> str:
 
 
 def _gtids_before(connection: Connection[Any], file: str) -> str:
-    """Return the GTIDs before a file, as listed by the event at its start."""
-    for found in rows(connection, f"SHOW BINLOG EVENTS IN {_quote_file(file)} LIMIT 4"):
+    """Return the GTIDs before a file, as listed by the event at its start.
+
+    The server does not verify that event's checksum. `UnreadableLogError` if it can't read the file.
+    """
+    try:
+        listed = rows(connection, f"SHOW BINLOG EVENTS IN {_quote_file(file)} LIMIT 4")
+    except pymysql.Error as error:
+        if code_of(error) != _UNREADABLE:
+            raise
+        raise UnreadableLogError(f"the start of log file {file} can't be read: {text_of(error)}") from error
+    for found in listed:
         if found[2] in ("Previous_gtids", "Gtid_list"):
             return str(found[5]).strip("[]")
     return ""
@@ -341,7 +360,8 @@ def gtids_at(
     """Return a resume point's set, if it has one, for the log reader that begins there.
 
     `may_be_ahead`: the position may be before some of the set. In MariaDB, where a number may be used twice,
-    the log up to there decides: `executed`, which reads the file, returns what it has.
+    the log up to there decides: `executed`, which reads the file, returns what it has; `UnreadableLogError`
+    if that is None. The server's own function is only faster; it returns NULL for what it can't read.
     """
     gtids, needed = resume_point.gtids, resume_point.gtids_needed
     if gtids is None:
@@ -353,12 +373,40 @@ def gtids_at(
         return landed
     offset = unpack_binlog_position(resume_point.position)[1]
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
-    if here is None or here[0] is None:
-        raise TransientError(f"the server can't resolve the GTIDs at {file} {offset}")
-    if MariadbGtids.parse(str(here[0])).ends == landed.ends:
+    if here is not None and here[0] is not None and MariadbGtids.parse(str(here[0])).ends == landed.ends:
         return landed
     if (before := executed()) is None:  # what has landed would be taken for new
-        raise TransientError(
+        raise UnreadableLogError(
             f"the log up to {file} {offset} can't be read, which tells what follows from there"
         )
     return MariadbGtids.parse(gtids, before, needed)
+
+
+class ResumeGtids:
+    """Resolves the set of a resume point; one that can't be resolved twice in a row never can be."""
+
+    def __init__(self) -> None:
+        self._comparison = Comparison()
+        self._unknown: tuple[ResumePoint, str] | None = None
+
+    def resolve(
+        self,
+        connection: Connection[Any],
+        server: Server,
+        resume_point: ResumePoint,
+        file: str,
+        *,
+        may_be_ahead: bool,
+        executed: Callable[[], str | None],
+    ) -> Gtids | None:
+        """Return what `gtids_at` returns; `TransientError` if that is unknown."""
+        resolve = partial(gtids_at, connection, server, resume_point, file)
+        found = self._comparison.attempt(lambda: resolve(may_be_ahead=may_be_ahead, executed=executed))
+        if isinstance(found, str):
+            self._unknown = resume_point, found
+            raise TransientError(found)
+        return found
+
+    def why_unknown(self, resume_point: ResumePoint) -> str | None:
+        """Return why the log can't be read on at a resume point, since its set can't be resolved, or None."""
+        return self._unknown[1] if self._unknown and self._unknown[0] == resume_point else None

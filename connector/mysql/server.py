@@ -211,6 +211,13 @@ def position_of(name: str, offset: int) -> int:
     return pack_binlog_position(number_of(name), min(offset, MAX_OFFSET))
 
 
+def boundary_of(name: str, offset: int) -> int:
+    """Return the position of an offset at which reading is to begin; `TransientError` beyond 4 GiB."""
+    if offset > MAX_OFFSET:
+        raise TransientError(f"no log can begin in {name} beyond 4 GiB: it begins in the next file")
+    return position_of(name, offset)
+
+
 def format_binlog_position(position: int) -> str:
     """Format a position for people."""
     return format_position(position, "mysql")

@@ -39,6 +39,7 @@ from connector.mysql.server import (
     LogFile,
     Server,
     ServerSession,
+    boundary_of,
     end_of_log,
     ensure_logging,
     find_server,
@@ -82,9 +83,8 @@ class MysqlSource:
         self._begun: RecordedFile | None = None
         self._trusted: str | None = None
         self._lacking_since: float | None = None
-        self._ids = TableIds()
-        self._comparison = failover.Comparison()
-        self._cut_off: set[Position] = set()
+        self._comparison, self._resume_gtids = failover.Comparison(), failover.ResumeGtids()
+        self._ids, self._cut_off = TableIds(), set[Position]()
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
         self._was_durable = True  # at each catalog check: settings changed at run time are gone after a crash
@@ -211,9 +211,10 @@ class MysqlSource:
         server = self._session.server
         with driver_errors("reading the end of the log"):
             name, offset = end_of_log(connection, server)
+            position = boundary_of(name, offset)
             gtids = self._executed_at(connection, server, name, offset)
-        position = position_of(name, offset)
-        self._begun = recorded_file = RecordedFile(server.uuid, position >> 32, self._created(server, name))
+        created = self._created(server, name, checked=True)  # else nothing there can be relied on
+        self._begun = recorded_file = RecordedFile(server.uuid, position >> 32, created)
         self._trusted = server.uuid
         last_commit = log_identity.of_file(recorded_file.file, recorded_file.created)
         return ResumePoint(position, (), gtids, server.uuid, last_commit=last_commit)
@@ -238,9 +239,10 @@ class MysqlSource:
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
             found: str | Failover | None
             if not reason:
-                found = self._difference(here, files, resume_point) or self._why_log_unreadable(
+                found = self._resume_gtids.why_unknown(resume_point) or self._difference(
                     here, files, resume_point
                 )
+                found = found or self._why_log_unreadable(here, files, resume_point)
             elif before == here.uuid:
                 found = reason  # whatever its GTIDs say: after a reset it gives the same ones again
             else:
@@ -306,13 +308,11 @@ class MysqlSource:
     def _missing_gtids(self, connection: Connection[Any], here: Server, gtids: str) -> str:
         """Return what the server has not executed, allowing a replica time to apply what it has received."""
         lacking = failover.missing(connection, here, gtids)
-        if not lacking:
-            self._lacking_since = None
-            return lacking
-        self._lacking_since = self._lacking_since or time.monotonic()
-        if time.monotonic() - self._lacking_since < APPLY_SECONDS:
+        now = time.monotonic()
+        since = self._lacking_since or now
+        self._lacking_since = since if lacking and now - since < APPLY_SECONDS else None
+        if self._lacking_since is not None:
             raise TransientError(f"server {here.uuid} has not executed {lacking} yet")
-        self._lacking_since = None
         return lacking
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> MysqlLogReader:
@@ -353,7 +353,7 @@ class MysqlSource:
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.
                 executed = partial(self._executed_at, side, server, file, offset)
-                kept = failover.gtids_at(
+                kept = self._resume_gtids.resolve(
                     side, server, resume_point, file, may_be_ahead=epoch > 1, executed=executed
                 )
             with driver_errors("checking the durability settings"):
@@ -422,8 +422,8 @@ class MysqlSource:
             mariadb=server.mariadb, lower_case=server.lower_case,
         )  # fmt: skip
 
-    def _created(self, server: Server, file: str) -> int:
-        created = created_at(self._connect_to(server, replication=True), server, file)
+    def _created(self, server: Server, file: str, *, checked: bool = False) -> int:
+        created = created_at(self._connect_to(server, replication=True), server, file, checked=checked)
         if created is None:
             raise TransientError(f"binlog file {file} does not start with a format description")
         return created

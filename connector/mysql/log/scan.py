@@ -35,14 +35,19 @@ _HARMLESS = ROWS_EVENTS | events.NOTHING | {events.XID, events.STOP}
 """Rows events follow the names of their tables, which decide."""
 
 
-def begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[Begin]:
+def begins(stream: BinlogStream, upto: float = math.inf) -> Generator[Begin]:
     """Yield the begins of transactions, from a file's start up to an offset in it, or to the end of the log.
 
-    Closes the stream. `TransientError` if the log ends before `upto`.
+    Closes the stream. `TransientError` if the log ends before `upto`; `UnreadableLogError` if an event before
+    the first begin is damaged: it may be the list of what was executed before the file.
     """
+    begun = False
     for kind, packet, tail in _events(stream, upto):
         if kind in events.BEGINS:
+            begun = True
             yield _begin_of(kind, packet, tail)
+        elif not begun and tail and not is_intact(packet):
+            raise UnreadableLogError("an event at the start of the log file is damaged")
 
 
 def transactions(

@@ -88,12 +88,26 @@ _BEFORE_STATUS, _MATCHES = 0x0F6A7026, 0x2144DF1C
 followed by its checksum. So an event is checked without cutting its packet up.
 """
 
+_IN_USE = 1
+"""Flag of the FORMAT event of a file that is being written."""
+
 _uint32 = struct.Struct("<I").unpack_from
 
 
 def is_intact(packet: bytes | bytearray) -> bool:
     """Return whether an event's checksum is right; it is whole, and of a file with checksums."""
     return crc32(packet, _BEFORE_STATUS) == _MATCHES
+
+
+def is_intact_format(packet: bytes | bytearray) -> bool:
+    """Return whether a FORMAT event's checksum, which it has in any file, is right.
+
+    It is that of a closed file: the flag of one that is being written does not count. The server changes the
+    event, and corrects the checksum, only where reading begins within the file; then it has no end.
+    """
+    plain = bytearray(packet)
+    plain[FLAGS] &= ~_IN_USE
+    return not end_of(packet) or is_intact(plain)
 
 
 def replica_id(name: str) -> int:
@@ -274,8 +288,11 @@ class BinlogStream:
         return []
 
     def _is_damaged(self, packet: bytes | bytearray) -> bool:
-        """Return whether an event's checksum is wrong, so the stream ends; not of those that frame files."""
+        """Return whether an event's checksum is wrong, so the stream ends; not of all that frame files."""
         if begins_file(packet):
+            if self._checked and not is_intact_format(packet):
+                self._ended = _damaged()
+                return True
             self._has_checksums = self._checked and checksum_bytes(bytes(packet)) > 0
             self._format_end = end_of(packet)
             return False
@@ -335,9 +352,14 @@ def _end_of(packet: bytes) -> TransientError:
     return family(f"reading the log: {text} (error {code})")
 
 
-def created_at(connection: Connection[Any], server: Server, file: str) -> int | None:
-    """Return a log file's creation time (seconds since 1970), from its first event. Closes the connection."""
-    stream = BinlogStream(connection, server, file, FILE_START, 0)
+def created_at(
+    connection: Connection[Any], server: Server, file: str, *, checked: bool = False
+) -> int | None:
+    """Return a log file's creation time (seconds since 1970), from its first event. Closes the connection.
+
+    `UnreadableLogError` if the server can't read it or, if `checked`, its checksum is wrong.
+    """
+    stream = BinlogStream(connection, server, file, FILE_START, 0, checked=checked)
     try:
         deadline = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < deadline:

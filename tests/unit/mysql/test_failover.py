@@ -13,6 +13,7 @@ from connector.mysql.gtid import Gtid
 from connector.mysql.log.events import Begin
 from connector.mysql.log.stream import UnreadableLogError
 from connector.mysql.server import Server
+from connector.source import ResumePoint
 
 
 def is_asked_for(last: LastCommit, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -58,3 +59,37 @@ def test_another_servers_log_that_can_not_be_read_twice_in_a_row_is_a_gap() -> N
         with pytest.raises(TransientError):
             comparison.attempt(fail)
         assert "error 1236" in str(comparison.attempt(fail))
+
+
+def resolved(
+    resume_gtids: failover.ResumeGtids,
+    point: ResumePoint,
+    monkeypatch: pytest.MonkeyPatch,
+    executed: str | None,
+) -> str:
+    """A set as MariaDB's log reader gets it, where the server itself can't tell what precedes a position."""
+    monkeypatch.setattr(failover, "row", lambda *_: (None,))
+    server, unused = Server(True, "11.4", 1, "u", False), cast(Any, None)
+    return str(
+        resume_gtids.resolve(
+            unused, server, point, "bin.000007", may_be_ahead=True, executed=lambda: executed
+        )
+    )
+
+
+def test_what_the_server_can_not_tell_is_read_from_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = ResumePoint(900, gtids="0-1-5")
+    assert resolved(failover.ResumeGtids(), point, monkeypatch, "0-1-2") == "0-1-5"
+
+
+def test_log_that_can_not_be_read_twice_up_to_a_position_is_not_read_on_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agent tried for ever, where a damaged file no longer tells what of a set is ahead."""
+    resume_gtids, point = failover.ResumeGtids(), ResumePoint(900, gtids="0-1-5")
+    for _ in range(2):
+        assert resume_gtids.why_unknown(point) is None
+        with pytest.raises(TransientError):
+            resolved(resume_gtids, point, monkeypatch, None)
+    assert "bin.000007 900 can't be read" in (resume_gtids.why_unknown(point) or "")
+    assert resume_gtids.why_unknown(ResumePoint(900)) is None  # as after the gap

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, cast
 
+import pymysql
 import pytest
 
 from connector.errors import TransientError
@@ -18,7 +19,7 @@ from connector.mysql.log import events
 from connector.mysql.log.packet import BASE, FLAGS, SIZE_IN_EVENT, TYPE
 from connector.mysql.log.scan import begins, transactions
 from connector.mysql.log.stream import BinlogStream, LogEndedError, UnreadableLogError
-from connector.mysql.server import Server
+from connector.mysql.server import LogFile, Server
 from connector.schema import TableName
 from connector.source import ResumePoint
 from tests.unit.mysql.log.test_buffer import Log, payload
@@ -121,6 +122,55 @@ def test_the_id_of_a_damaged_transaction_is_unknown(
         log.damage(damaged)
     log.begin(PRIMARY, 4)
     assert executed(monkeypatch, log, log.offset) == (None if damaged else f"{PRIMARY}:1-4")
+
+
+@pytest.mark.parametrize("at", [TYPE, 25])
+def test_what_was_executed_is_unknown_if_the_list_of_what_was_before_the_file_is_damaged(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The server shows the list as it is. Dumps would wait for ids that nobody executed."""
+    log = Scanned()
+    log.write(events.PREVIOUS_GTIDS, bytes(60))
+    log.damage(at)
+    log.begin(PRIMARY, 3)
+    assert executed(monkeypatch, log, log.offset) is None
+
+
+def test_what_was_executed_is_unknown_if_the_server_can_not_read_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agent would stop at a gap, with the advice to run a check, which finds nothing."""
+
+    def fail(*_: object) -> None:
+        raise pymysql.err.InternalError(1220, "Error when executing command SHOW BINLOG EVENTS: I/O error")
+
+    monkeypatch.setattr(failover, "BinlogStream", lambda *_: Scanned())
+    monkeypatch.setattr(failover, "rows", fail)
+    server, unused = Server(False, "9.0", 1, "u", False), cast(Any, None)
+    assert failover.executed_at(unused, server, unused, "bin.000007", 900) is None
+
+
+def test_another_servers_file_is_not_continued_with_if_the_list_at_its_start_is_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a list with too little, a later file would be chosen than what has landed ends in."""
+    log = Scanned()
+    log.write(events.PREVIOUS_GTIDS, bytes(60))
+    log.damage(25)
+    log.begin(PRIMARY, 9)
+    file = LogFile(7, "bin.000007", 900)
+    for name, found in (("has_gtids", True), ("why_unproven", None), ("first_file_after", file)):
+        monkeypatch.setattr(failover, name, lambda *_, found=found: found)
+    with pytest.raises(UnreadableLogError, match="start of the log file"):
+        failover.continuation(
+            cast(Any, None),
+            Server(False, "9.0", 1, "u", False),
+            {7: file},
+            ResumePoint(900, gtids=f"{PRIMARY}:1-5"),
+            missing_gtids=lambda _: "",
+            open_file=lambda _: log.stream(),
+            captured=captured,
+        )
 
 
 def test_what_is_ahead_of_a_position_must_be_known_to_read_from_there(

@@ -50,9 +50,9 @@ def event(kind: int, body: bytes, *, begin: int = 0, flags: int = 0, checksum: b
     return b"\0" + plain + (zlib.crc32(plain).to_bytes(4, "little") if checksum else b"")
 
 
-def described(*, checksums: bool) -> bytes:
+def described(*, checksums: bool, begin: int = 0) -> bytes:
     """A FORMAT event. The server marks the file it is writing, without another checksum."""
-    packet = event(events.FORMAT, bytes(57) + bytes([15]) * 40 + bytes([checksums]))
+    packet = event(events.FORMAT, bytes(57) + bytes([15]) * 40 + bytes([checksums]), begin=begin)
     return packet[:18] + b"\1\0" + packet[20:]
 
 
@@ -150,6 +150,20 @@ def test_what_frames_a_file_and_a_file_without_checksums_is_not_checked() -> Non
     assert received(packets, []) == packets
 
 
+@pytest.mark.parametrize("at", [1, 22, -5], ids=["time", "version", "checksums"])
+@pytest.mark.parametrize("checksums", [False, True])
+def test_a_damaged_description_of_the_format_ends_the_stream(checksums: bool, at: int) -> None:
+    """By it, events that follow would be read with their checksums as part of their rows."""
+    intact = described(checksums=checksums, begin=4)
+    assert received([intact], []) == [intact]
+    damaged = bytearray(intact)
+    damaged[at] ^= 1
+    reading = opened(Connection(sent([bytes(damaged), event(ROWS, b"x")]), []))
+    assert reading.fetch(1) == []
+    with pytest.raises(UnreadableLogError, match="checksum"):
+        reading.fetch(1)
+
+
 @pytest.mark.parametrize(
     ("kind", "becomes", "begin"),
     [
@@ -170,7 +184,7 @@ def test_an_event_that_damage_makes_look_like_the_frame_of_a_file_is_not_taken_f
     damaged[1], damaged[TYPE], damaged[40] = 1, becomes, 1  # of some time
     damaged[FLAGS] |= events.ARTIFICIAL * (becomes == 31)
     encryption = event(events.START_ENCRYPTION, bytes(17), begin=125)[:-4] + bytes(4)
-    begun = [event(events.FORMAT, bytes(97) + b"\1", begin=4)[:-4] + bytes(4), encryption]
+    begun = [event(events.FORMAT, bytes(97) + b"\1", begin=4), encryption]
     reading = opened(Connection(sent([*begun, bytes(damaged)]), []))
     assert reading.fetch(1) == begun
     with pytest.raises(UnreadableLogError, match="checksum"):
