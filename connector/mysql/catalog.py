@@ -15,10 +15,10 @@ import pymysql
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import TableError
+from connector.errors import NotYetError, TableError
 from connector.mysql.codec.table_map import MappedColumn, TableMap
 from connector.mysql.codec.types import LONGLONG, SET, ColumnType, type_of_catalog
-from connector.mysql.connection import code_of, is_transient, literal, quote, rows
+from connector.mysql.connection import brief_wait, code_of, is_transient, literal, quote, rows
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, captures, landing_schema_of
 from connector.mysql.server import Server
 from connector.schema import TableComments, TableName
@@ -109,13 +109,22 @@ def qualified(table: TableName) -> str:
 
 
 def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, NotedColumn]:
-    """Return, by column name, what the log lacks about a column."""
-    found = _opened(
-        connection,
-        f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
-        " coalesce(column_default, 'NULL') <> 'NULL'"
-        f" FROM information_schema.columns WHERE {table_condition(table)}",
-    )
+    """Return, by column name, what the log lacks about a column.
+
+    `NotYetError` if other sessions keep the table locked for longer than a second.
+    """
+    try:
+        with brief_wait(connection):
+            found = _opened(
+                connection,
+                f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
+                " coalesce(column_default, 'NULL') <> 'NULL'"
+                f" FROM information_schema.columns WHERE {table_condition(table)}",
+            )
+    except pymysql.Error as error:
+        if code_of(error) not in LOCKED:
+            raise
+        raise NotYetError(f"{table} is locked by another session") from error
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -319,6 +319,17 @@ def row(connection: Connection[Any], statement: str) -> tuple[Any, ...] | None:
     """Run a query and return its first row."""
     found = rows(connection, statement)
     return found[0] if found else None
+
+
+@contextmanager
+def brief_wait(connection: Connection[Any]) -> Iterator[None]:
+    """Wait at most a second for locks of others: the log is not read meanwhile."""
+    query(connection, "SET SESSION lock_wait_timeout = 1")
+    try:
+        yield
+    finally:
+        with suppress(pymysql.Error):  # the session is lost, and with it this setting
+            query(connection, f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
 
 
 def alive(connection: Connection[Any]) -> bool:

@@ -24,8 +24,7 @@ unlogged change quarantines its table, and MySQL's low watermarks need GTIDs ins
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +33,8 @@ from pymysql.connections import Connection
 
 from connector.mysql.catalog import LOCKED
 from connector.mysql.connection import (
-    LOCK_SECONDS,
     READ_ONLY,
+    brief_wait,
     code_of,
     is_transient,
     literal,
@@ -114,7 +113,7 @@ class StateTables:
             if not is_primary(connection) or self.identity(connection) is None:
                 return False
             if not was:
-                with _brief_wait(connection):
+                with brief_wait(connection):
                     self.try_writing(connection)
         except pymysql.Error as error:
             if was is not None and code_of(error) in LOCKED:
@@ -165,7 +164,7 @@ class StateTables:
     def record_file(self, connection: Connection[Any], file: RecordedFile) -> bool:
         """Record a log file; return False if locks prevent it now, which is harmless for a while."""
         try:
-            with _brief_wait(connection):
+            with brief_wait(connection):
                 query(
                     connection,
                     f"UPDATE {_WATERMARK} SET log_server = {literal(file.server)}, log_file = {file.file},"
@@ -215,17 +214,6 @@ class StateTables:
             connection, f"SELECT namespace, name, epoch, lsn FROM {_UNLOGGED_CHANGE} WHERE {self._is_ours}"
         )
         return {TableName(_text(s), _text(n)): _fingerprint(epoch, lsn) for s, n, epoch, lsn in found}
-
-
-@contextmanager
-def _brief_wait(connection: Connection[Any]) -> Iterator[None]:
-    """Wait at most a second for locks of others: the log is not read meanwhile."""
-    query(connection, "SET SESSION lock_wait_timeout = 1")
-    try:
-        yield
-    finally:
-        with suppress(pymysql.Error):  # the session is lost, and with it this setting
-            query(connection, f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
 
 
 def _fingerprint(epoch: int, lsn: int) -> str:

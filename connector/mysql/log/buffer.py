@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 
 from connector.codec.log_segment import LogSegment
-from connector.errors import BugError
+from connector.errors import BugError, NotYetError
 from connector.landing.manifest import LastCommit
 from connector.mysql import log_identity
 from connector.mysql.catalog_fingerprint import Statements
@@ -64,6 +64,7 @@ class LogBuffer:
     they are if a ROTATE, which moves the position only when the next file is there, leads to a file that a
     new process began: the former process could not begin it, and ran without its log.
 
+    `locked`: why the layout of the next event's table can't be known now; it and what follows wait.
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`.
     """
 
@@ -90,6 +91,7 @@ class LogBuffer:
         self._groups = EventGroups(
             epoch, self._files, self._pending, self._effects, schema_cache, gtids, cut_off
         )
+        self.locked: str | None = None
         self._payload: Payload | None = None
         self._waiting: list[bytes] = []
 
@@ -119,10 +121,12 @@ class LogBuffer:
         return self._files.created
 
     def feed(self, packets: Sequence[bytes]) -> None:
-        """Add events as received, with the packet's status byte and the checksum."""
+        """Add events as received, with the packet's status byte and the checksum; first retry if `locked`."""
         if self._is_unpacking():
             self._waiting += packets
             return
+        if self.locked is not None:
+            packets, self._waiting, self.locked = [*self._waiting, *packets], [], None
         files, groups, pending = self._files, self._groups, self._pending
         offset, ordinal = files.offset, groups.ordinal
         payloads, ordinals, current = pending.payloads, pending.ordinals, pending.current
@@ -154,7 +158,11 @@ class LogBuffer:
                     size += len(packet) + EVENT_OVERHEAD
                 ordinal += 1
             elif kind == TABLE_MAP:
-                groups.add_table_map(packet[BODY : len(packet) - pending.tail])
+                try:
+                    groups.add_table_map(packet[BODY : len(packet) - pending.tail])
+                except NotYetError as error:
+                    self.locked, self._waiting = str(error), [packet, *left]
+                    break
             else:
                 files.offset, groups.ordinal = offset, ordinal
                 self._handle_control(kind, packet, end)

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, NamedTuple
 
@@ -36,11 +37,16 @@ from connector.mysql.server import (
 from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.position import unpack_binlog_position
 
+log = logging.getLogger(__name__)
+
 POLL_SECONDS = 2.0
 """Interval between queries for the end of the log."""
 
 STALL_SECONDS = 60.0
 """If the log's end is ahead and nothing arrives for this long, the server reads another log than we think."""
+
+LOCKED_SECONDS = 0.1
+"""Pause between two attempts to look up a table that others keep locked; each waits for a second itself."""
 
 _NOT_RECORDED = 0
 """No log file has this number."""
@@ -88,6 +94,7 @@ class MysqlLogReader:
         self._server, self._state_tables, self._writable = server, state_tables, writable
         self._recorded_file = self._opened_file = buffer.file
         self._polled_at = 0.0
+        self._reported: str | None = None
         self._moved = (buffer.position, stream.received, time.monotonic())
         self._publish_progress()
 
@@ -111,7 +118,10 @@ class MysqlLogReader:
         deadline = time.monotonic() + seconds
         self._stream.resume()
         while self._buffer.held_bytes < upto_bytes:
-            if not self._buffer.unpack_more(upto_bytes - self._buffer.held_bytes):
+            if self._buffer.locked is not None:
+                if self._is_still_locked(self._buffer.locked, deadline):
+                    break
+            elif not self._buffer.unpack_more(upto_bytes - self._buffer.held_bytes):
                 packets = self._fetch(deadline - time.monotonic())
                 if packets:
                     self._buffer.feed(packets)
@@ -121,6 +131,17 @@ class MysqlLogReader:
         self._record_unlogged()
         if time.monotonic() - self._polled_at > POLL_SECONDS:
             self._poll_end_of_log()
+
+    def _is_still_locked(self, why: str, deadline: float) -> bool:
+        """Return whether the next event's table is still locked; then what precedes it can land meanwhile."""
+        if why != self._reported:
+            log.warning("%s; its rows in the log, and what follows, wait for that", why)
+        self._reported = why
+        self._buffer.feed([])
+        if self._buffer.locked is None:
+            return False
+        time.sleep(max(0.0, min(LOCKED_SECONDS, deadline - time.monotonic())))
+        return True
 
     def _fetch(self, seconds: float) -> list[bytes]:
         try:
@@ -208,7 +229,8 @@ class MysqlLogReader:
                 f"the server's log ends at {name} {offset}, before {format_binlog_position(position)}"
             )
         moved_from, received, since = self._moved
-        comes = self._buffer.held_bytes or self._stream.received - received > STALL_BYTES
+        more = self._buffer.locked is not None or self._stream.received - received > STALL_BYTES
+        comes = self._buffer.held_bytes or more
         if end <= position or position != moved_from or comes:
             self._moved = position, self._stream.received, now
         elif now - since > STALL_SECONDS:

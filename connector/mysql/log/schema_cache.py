@@ -61,7 +61,7 @@ class SchemaCache(Protocol):
     def mariadb(self) -> bool: ...  # noqa: D102
 
     def resolve(self, body: bytes) -> ResolvedLayout:
-        """Return the layout in a TABLE_MAP event's body."""
+        """Return the layout in a TABLE_MAP event's body; `NotYetError` if it can't be known now."""
 
     def latest(self, table: TableName) -> ResolvedLayout | None:
         """Return the layout of a table's last row in the log; the catalog's if none is known."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pymysql
 import pytest
 
+from connector.errors import NotYetError
 from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql import catalog, connection
@@ -23,7 +23,7 @@ from tests.support.agent.mysql_agents import (
 )
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import source_of
-from tests.support.source.reading import opened
+from tests.support.source.reading import events, opened, ops, read_rows
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -183,7 +183,7 @@ def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_b
     source._listed.add(slow)  # as when the log was opened meanwhile
     assert source.check_catalog().busy == {slow}
     assert [found.state for found in source.check() if found.name == f"table {slow}"] == ["warning"]
-    with pytest.raises(pymysql.OperationalError, match="Lock wait"):
+    with pytest.raises(NotYetError, match=f"{slow} is locked"):
         catalog.noted_columns(session, slow)
     assert thread.is_alive()
     assert seen.tables.keys() == before.tables.keys()
@@ -192,3 +192,32 @@ def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_b
     assert source.check_catalog().tables.keys() - before.tables.keys() == {slow}
     connection.close(session)
     source.close()
+
+
+@pytest.mark.only_mariadb
+def test_the_log_waits_at_a_table_that_others_keep_locked_and_what_is_before_it_lands(
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_SESSION", (*connection._SESSION, "lock_wait_timeout = 0"))
+    tables = [f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("t", "slow")]
+    mariadb.execute(*tables)
+    source, slow = source_of(mariadb), TableName(mariadb.name, "slow")
+    source.prepare()
+    begin = source.begin_log(fresh=True)
+    mariadb.execute(*(f"INSERT INTO {name} VALUES ({n})" for n, name in enumerate(("t", "slow", "t"))))
+    holder = mariadb.connect()
+    holder.cursor().execute(f"SELECT GET_LOCK('{slow}', 0)")
+    making = (
+        f"CREATE OR REPLACE TABLE slow (id int PRIMARY KEY) AS SELECT 9 AS id, GET_LOCK('{slow}', 60) AS s"
+    )
+    thread = threading.Thread(target=mariadb.execute, args=(making,))
+    thread.start()
+    there = "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+    wait_until(lambda: mariadb.execute(there), "the table is locked")
+    with opened(source, begin) as log:
+        wait_until(lambda: log.read(0.05, 1 << 20) or log._buffer.locked, "the log waits")
+        assert log._buffer.locked == f"{slow} is locked by another session"
+        assert ops(events(log.take()), "id") == [("insert", 0)]
+        holder.close()
+        assert [row["id"] for row in events(read_rows(log, 2))[:2]] == [1, 2]
+    thread.join()

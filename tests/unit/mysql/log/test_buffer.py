@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import pyarrow as pa
 import pytest
 
-from connector.errors import BugError, PreconditionError, TransientError
+from connector.errors import BugError, NotYetError, PreconditionError, TransientError
 from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
@@ -184,6 +184,37 @@ def test_transactions_of_mysql_come_whole_at_their_begin(tail: int) -> None:
     cdc = batch.table.column("_cdc")[0].as_py()
     assert cdc["txid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f:5"
     assert cdc["committed_at"].timestamp() == SECONDS + 0.123456
+
+
+def test_what_precedes_a_table_that_is_locked_can_be_taken_and_what_follows_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MariaDB's catalog has what the log lacks of a table, which others may keep locked for hours."""
+    locked, resolve = {TableName("d", "u")}, SchemaCache.resolve
+
+    def resolve_unlocked(self: SchemaCache, body: bytes) -> ResolvedLayout:
+        if table_name_of(body) in locked:
+            raise NotYetError("d.u is locked")
+        return resolve(self, body)
+
+    monkeypatch.setattr(SchemaCache, "resolve", resolve_unlocked)
+    log = Log()
+    log.transaction(1)
+    boundary = log.end
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(2)
+    log.rows(3, table="d.u")
+    assert [key for _, key, *_ in log.taken()] == [1]
+    log.write(events.XID, bytes(8))
+    log.transaction(4, number=6)
+    log.buffer.feed([])
+    assert (log.buffer.position, log.buffer.locked, log.taken()) == (boundary, "d.u is locked", [])
+    locked.clear()
+    log.buffer.feed([])
+    assert (log.buffer.position, log.buffer.locked) == (log.end, None)
+    found = [(key, seq) for _, key, _, seq in log.taken()]
+    assert found == [(2, 0), (3, 1 << 32), (4, 0)]
 
 
 def test_statements_that_are_transactions_of_their_own_move_the_position() -> None:

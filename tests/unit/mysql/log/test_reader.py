@@ -61,6 +61,32 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
         reading.read(0, 1 << 20)
 
 
+def test_a_table_that_others_keep_locked_is_waited_for_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reopened, the log before it would be read again each time, and dumps begin again."""
+    now, log, stream = [0.0], Log(), Stream()
+    monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000009", 4))
+    monkeypatch.setattr(reader, "log_files", lambda *_: {})
+    monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reader.time, "sleep", lambda _: None)
+    server, none = Server(True, "11.4", 1, "u", False), cast(Any, None)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTables(), writable=True)
+    tries = 0
+
+    def try_again(_packets: list[bytes]) -> None:
+        nonlocal tries
+        tries += 1
+        log.buffer.locked = "d.t is locked" if tries < 9 else None
+
+    monkeypatch.setattr(log.buffer, "feed", try_again)
+    log.buffer.locked = "d.t is locked"
+    for _ in range(8):
+        now[0] += reader.STALL_SECONDS / 2
+        reading.read(0.2, 1 << 20)
+    assert tries == 8
+    reading.read(0, 1 << 20)
+    assert log.buffer.locked is None
+
+
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("has_gtids", [False, True])
 def test_the_log_is_opened_again_in_its_next_file_if_that_tells_what_was_executed(
