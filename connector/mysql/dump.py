@@ -4,14 +4,12 @@ The order of steps in `open_chunk` makes a chunk exact:
 
 1. Lock the table's definition as a SELECT does, before there is a snapshot: after an ALTER that rewrote the
    table, or a swap of tables, an older snapshot would not match the log.
-2. Open the snapshot. MariaDB reports its exact log position. In MySQL, take the log reader's position, wait
-   until `gtid_executed` has all transactions up to it (it gets them after the engine has), and then open the
-   snapshot. Without GTIDs, commit a write instead (the barrier): while commits keep the order of the log
-   (``binlog_order_commits``), what is before the barrier in the log is visible after it.
-3. `low`: the snapshot's position, or the position taken, less one: a commit's lsn is its begin, so those
-   before that position are seen. `high`: the snapshot's position, or the end of the log after it was opened.
+2. Take the log reader's position, have all commits up to it visible, and open the snapshot
+   (`connector.mysql.log.visibility`). In MariaDB, step 1 comes just before the snapshot.
+3. `low`: the position taken, less one: a commit's lsn is its begin, so those before that position are seen.
+   `high`: the end of the log after the snapshot was opened.
 
-A second session holds the lock (MariaDB) or writes the barrier (MySQL), since opening a snapshot ends the
+A second session holds the lock (MariaDB) and writes the barrier, since opening a snapshot ends the
 transaction that would hold the lock. Both must lead to the server whose log is read. Nothing waits for the
 rows: only an ALTER of the table waits for us.
 """
@@ -44,12 +42,13 @@ from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_m
 from connector.mysql.codec.table_map import TableMap
 from connector.mysql.codec.text_rows import RowStream, TextRows, decode_rows
 from connector.mysql.codec.types import LONGLONG, ColumnType, select_expression
-from connector.mysql.connection import close, code_of, is_transient, literal, query, quote, row, rows, text_of
+from connector.mysql.connection import close, code_of, is_transient, query, quote, row, rows, text_of
 from connector.mysql.key_sql import KeyColumn
 from connector.mysql.log.reader import ReaderProgress
+from connector.mysql.log.visibility import Visibility
 from connector.mysql.predicate import FAILED, check_predicate, limit_time
-from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
-from connector.mysql.state_tables import GRANT, StateTables
+from connector.mysql.server import end_of_log, find_server, position_of
+from connector.mysql.state_tables import StateTables
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
@@ -60,9 +59,6 @@ RECEIVE_BYTES = 1 << 18
 
 GATHER_SECONDS = 0.002
 """Rows that arrive within this time are decoded together."""
-
-VISIBLE_SECONDS = 5.0
-"""A commit is visible milliseconds after it is in the log, unless it waits for a replica to confirm it."""
 
 KEYS_AT_ONCE = 100
 """Keys looked up by one SELECT: few round trips, but a short statement even with the longest keys."""
@@ -112,7 +108,7 @@ class MysqlTables:
         progress: Callable[[], ReaderProgress | None],
         predicate_seconds: float = 600.0,
     ) -> None:
-        self._state_tables, self._tables, self._log_progress = state_tables, tables, progress
+        self._tables, self._log_progress = tables, progress
         self._predicate_seconds = predicate_seconds
         self._streaming = self._limited = False
         self._connection = connect()
@@ -121,6 +117,7 @@ class MysqlTables:
             with self._errors(TableName("", ""), None):
                 self._server = find_server(self._connection)
                 self._guarding = find_server(self._guard)
+            self._visibility = Visibility(self._guard, self._server, state_tables)
         except BaseException:
             close(self._connection)
             raise
@@ -244,44 +241,15 @@ class MysqlTables:
     def _open_snapshot(self, table: TableName, progress: ReaderProgress) -> tuple[int, int]:
         lock = f"SELECT 1 FROM {qualified(table)} LIMIT 0"
         if self._server.mariadb:
-            return self._open_at_known_position(table, lock)
+            return self._open_in_mariadb(table, progress, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
-        if progress.gtids is not None:
-            self._wait_until_visible(table, progress.gtids)
-        else:
-            self._raise_barrier(table, progress)
+        self._visibility.have_visible(table, progress)
         rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
         return progress.position - 1, position_of(*end_of_log(self._guard, self._server))
 
-    def _commits_in_order(self) -> bool:
-        """Return whether commits become visible in log order; the setting may change at any time."""
-        found = row(self._guard, "SELECT @@global.binlog_order_commits")
-        return found is not None and bool(found[0])
-
-    def _raise_barrier(self, table: TableName, progress: ReaderProgress) -> None:
-        """Commit a write, after which all before it is visible; `NotYetError` if that proves nothing."""
-        if not self._commits_in_order():
-            raise NotYetError(
-                f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
-                " SET GLOBAL binlog_order_commits = ON"
-            )
-        if not (progress.writable and self._state_tables.raise_barrier(self._guard)):
-            raise NotYetError(
-                f"{table}: without GTIDs, no snapshot can be proven without writing deltatide.watermark:"
-                f" {GRANT} TO the agent's user, or set gtid_mode = ON (if it is: FLUSH BINARY LOGS)"
-            )
-
-    def _wait_until_visible(self, table: TableName, gtids: str) -> None:
-        """Wait until all these transactions are visible."""
-        statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
-        found = row(self._guard, statement)
-        if found is None or found[0] != 0:
-            raise NotYetError(
-                f"{table}: commits read from the log are still not visible after {VISIBLE_SECONDS:g} s"
-            )
-
-    def _open_at_known_position(self, table: TableName, lock: str) -> tuple[int, int]:
+    def _open_in_mariadb(self, table: TableName, progress: ReaderProgress, lock: str) -> tuple[int, int]:
+        visible = self._visibility.have_visible_in_mariadb(table, progress)
         query(self._guard, "START TRANSACTION READ ONLY")
         try:
             rows(self._guard, lock)
@@ -289,13 +257,7 @@ class MysqlTables:
             rows(self._connection, lock)
         finally:
             query(self._guard, "ROLLBACK")
-        status = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-        status = {name.lower(): value for name, value in status.items()}
-        file, offset = str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])
-        if not file or offset > MAX_OFFSET:
-            raise TransientError(f"{table}: the snapshot has no position in the log ({file} {offset})")
-        position = position_of(file, offset)
-        return position - 1, position
+        return visible - 1, position_of(*end_of_log(self._guard, self._server))
 
     def _select(self, layout: TableMap, conditions: str, *further: str) -> str:
         columns = [select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns]

@@ -18,7 +18,8 @@ replication. A server whose role we may not query counts as a replica, and so do
 stopped. The rights are tested by no-op writes when a log is opened and when a server becomes a primary. Other
 sessions' locks (FLUSH TABLES WITH READ LOCK) never change the answer: a write that is not urgent is
 postponed, others wait. If the tables are missing or not writable, everything still works, except that an
-unlogged change quarantines its table, and MySQL's low watermarks need GTIDs instead of the barrier.
+unlogged change quarantines its table, and low watermarks need GTIDs (MySQL) or time instead of the barrier
+(`connector.mysql.log.visibility`).
 """
 
 from __future__ import annotations

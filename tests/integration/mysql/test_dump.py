@@ -12,6 +12,8 @@ from pymysql.connections import Connection
 
 from connector.errors import NotYetError, RequestError, TransientError
 from connector.mysql import dump
+from connector.mysql.dump import MysqlTables
+from connector.mysql.log import visibility
 from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -80,8 +82,6 @@ def test_a_commit_between_log_and_engine_is_seen_or_after_the_low_watermark(mari
     for low, high, rows in chunks:
         at_low, at_high = counts(found, low + 1), counts(found, high)
         assert all(at_low[key] <= n <= at_high[key] for key, n in rows.items())
-        if not mariadb.is_mysql:  # there the snapshot's position is known exactly
-            assert rows == at_low == at_high
     assert chunks[-1][0] > chunks[0][0]
 
 
@@ -450,6 +450,17 @@ def unanswered(mariadb: MysqlDatabase) -> Iterator[None]:
             mariadb.execute("UNINSTALL PLUGIN rpl_semi_sync_source")
 
 
+Chunk = tuple[int, int, list[str]]
+
+
+def read_in_time(tables: MysqlTables, table: TableName, chunks: list[Chunk]) -> None:
+    """Add a chunk's low and high watermark and values, once it can be read."""
+    while not chunks:
+        with contextlib.suppress(NotYetError), tables.open_chunk(table, KeyRange()) as chunk:
+            values = [v for r in chunk.rows() for v in r.columns[1].to_pylist()]
+            chunks.append((chunk.low, chunk.high, values))
+
+
 @pytest.mark.parametrize("may_write", [True, False])
 def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
     mariadb: MysqlDatabase, may_write: bool
@@ -458,15 +469,9 @@ def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
     source = source_of(mariadb, url=None if may_write else reader_of(mariadb))
     chunks: list[tuple[int, int, list[str]]] = []
 
-    def read() -> None:
-        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
-            chunks.append(
-                (chunk.low, chunk.high, [v for r in chunk.rows() for v in r.columns[1].to_pylist()])
-            )
-
     with following(source) as log:
         tables = source.open_tables()
-        reading = threading.Thread(target=read)
+        reading = threading.Thread(target=read_in_time, args=(tables, of(mariadb), chunks))
         hanging = threading.Thread(target=lambda: mariadb.execute("UPDATE t SET v = 'new'"))
         with unanswered(mariadb):
             hanging.start()
@@ -489,12 +494,41 @@ def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
         tables.close()
 
 
+@pytest.mark.only_mariadb
+@pytest.mark.parametrize("may_write", [True, False])
+def test_the_last_commit_of_a_log_file_that_is_not_visible_is_after_the_low_watermark(
+    mariadb: MysqlDatabase, may_write: bool
+) -> None:
+    """MariaDB reports a snapshot's position as if the next file were begun behind it."""
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb, url=None if may_write else reader_of(mariadb))
+    chunks: list[Chunk] = []
+    with following(source) as log:
+        tables = source.open_tables()
+        statements = ("UPDATE t SET v = 'new'", "FLUSH BINARY LOGS")
+        hanging, flushing = (threading.Thread(target=mariadb.execute, args=(s,)) for s in statements)
+        reading = threading.Thread(target=read_in_time, args=(tables, of(mariadb), chunks))
+        with unanswered(mariadb):
+            hanging.start()
+            (update,) = events(read_rows(log, 1))
+            flushing.start()
+            read_to(log, (log.position >> 32) + 1 << 32)
+            assert mariadb.execute("SELECT v FROM t") == [("old",)]
+            reading.start()
+            reading.join(2.0)
+        for thread in (hanging, flushing, reading):
+            thread.join(30)
+        ((low, _, values),) = chunks
+        assert values == ["new"] or low < update["_cdc"]["lsn"]
+        tables.close()
+
+
 def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
     mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not mariadb.is_mysql:
-        pytest.skip("MariaDB reports the snapshot's position")
-    monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)
+        pytest.skip("MariaDB says at once that commits wait")
+    monkeypatch.setattr(visibility, "VISIBLE_SECONDS", 0.2)
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb, url=reader_of(mariadb))
     with following(source) as log:
@@ -519,13 +553,13 @@ def test_without_gtids_the_snapshot_is_opened_after_a_barrier_that_follows_commi
     with following(source) as log:
         tables = source.open_tables()
         monkeypatch.setattr(tables, "_log_progress", lambda: log.progress._replace(gtids=None))
-        raise_barrier = tables._state_tables.raise_barrier
+        raise_barrier = source._state_tables.raise_barrier
 
         def late(connection: object) -> bool:
             mariadb.execute("UPDATE t SET v = 'new'")
             return raise_barrier(connection)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(tables._state_tables, "raise_barrier", late)
+        monkeypatch.setattr(source._state_tables, "raise_barrier", late)
         mariadb.execute("SET GLOBAL binlog_order_commits = OFF")
         try:
             with pytest.raises(NotYetError, match="SET GLOBAL binlog_order_commits = ON"):
@@ -541,7 +575,7 @@ def test_gtids_prove_a_snapshot_whatever_the_order_of_commits_without_a_write(
     mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that hangs may have begun when another order was set."""
-    monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)
+    monkeypatch.setattr(visibility, "VISIBLE_SECONDS", 0.2)
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb)
     with following(source) as log:

@@ -1,0 +1,75 @@
+"""What a snapshot is proven to see in MariaDB, over a session made by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pymysql
+import pytest
+
+from connector.errors import NotYetError
+from connector.mysql.log import visibility
+from connector.mysql.log.reader import ReaderProgress
+from connector.mysql.log.visibility import RECENT_SECONDS, Visibility
+from connector.mysql.server import Server
+from connector.schema import TableName
+
+T = TableName("d", "t")
+
+
+class Session:
+    """A session, which others may keep from writing; `waiting`: commits that wait for a replica."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.locked, self.waiting, self.barriers, self.now = False, 0, 0, 1000.0
+        monkeypatch.setattr(
+            visibility, "row", lambda *_: ("Rpl_semi_sync_master_wait_sessions", self.waiting)
+        )
+        monkeypatch.setattr(visibility, "end_of_log", lambda *_: ("bin.000007", 900))
+        monkeypatch.setattr(visibility, "brief_wait", lambda _: monkeypatch.context())
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
+        monkeypatch.setattr(visibility, "time", clock)
+        server, none = Server(True, "11.4", 1, "u", False), cast(Any, None)
+        self.visibility = Visibility(none, server, cast(Any, self))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def raise_barrier(self, _session: object) -> bool:
+        if self.locked:
+            raise pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")
+        self.barriers += 1
+        return True
+
+    def visible(self, position: int, *, writable: bool) -> int:
+        return self.visibility.have_visible_in_mariadb(T, ReaderProgress(position, None, "u", writable))
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    return Session(monkeypatch)
+
+
+def test_what_precedes_a_write_of_ours_is_visible(session: Session) -> None:
+    assert (session.visible(50, writable=True), session.barriers, session.now) == (50, 1, 1000.0)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_without_a_write_what_was_read_a_second_ago_is_visible(session: Session, *, locked: bool) -> None:
+    session.locked = locked
+    assert (session.visible(50, writable=locked), session.now) == (50, 1001.0)
+    session.now += 0.5
+    assert (session.visible(60, writable=locked), session.now) == (50, 1001.5)
+    session.now += 1.0
+    assert (session.visible(70, writable=locked), session.now) == (60, 1002.5)
+    assert session.visible(40, writable=locked) == 40  # in another log
+    session.now += RECENT_SECONDS + 1
+    assert session.visible(90, writable=locked) == 90
+    assert session.barriers == 0
+
+
+def test_without_a_write_nothing_is_certain_while_commits_wait_for_a_replica(session: Session) -> None:
+    session.waiting = 1
+    with pytest.raises(NotYetError, match="wait for a replica"):
+        session.visible(50, writable=False)
