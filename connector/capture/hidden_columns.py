@@ -8,12 +8,11 @@ column with the same name, number and version, the log has that name for that co
 
 Invariant: of a table that masks or leaves out columns, rows land only if each name under which values would
 land as they are is proven: in the log, by the look before and the look after the rows; in a dump, which reads
-the numbers itself, by the last look, or by the one before if none has shown the column hidden. The log tells
-numbers, too, by places, if it has as many columns as lasted between two looks: what leaves names and numbers
-as they are, such as a GRANT, withholds nothing. Logged rows with other names land, too, if the table is in
-the catalog still, and each hidden column has a proven name: then the others are columns that no look has
-shown hidden. A table that was replaced and came back has none until log up to then has landed: the look
-before is that of the other table.
+the numbers itself, by the last look, or by the one before if none has shown the column hidden. Logged rows
+with other names land, too, if the table is in the catalog still, and no hidden column without a proven name
+may be at their places (`connector.landing.column_names.Places`): then they are of columns that no look has
+shown hidden. A table that was replaced and came back has no proven names until log up to then has landed: the
+look before is that of the other table.
 
 A hidden name that the log or a look has had in between, and the last look has not, may be that of a column
 that came meanwhile. Until log has landed up to that look, it counts as a hidden column without a proven name.
@@ -31,6 +30,7 @@ Example, where `ssn` is masked::
     before                 after                  description
     id 1, a 2, ssn 3       id 1, ssn 3            id, a, ssn: lands, unless 3 was altered: it may have been a
     id 1, ssn 2, note 3    id 1, note 2           id, note: does not land, as note may be 2; id, ssn: lands
+    id 1, ssn 2, note 3    as before, all altered id, ssn, note, b: lands, as 2 is at its place
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from connector.capture.lander import LandedSegment
 from connector.capture.tables import Tables, has_ids
 from connector.config import Config, TableConfig
 from connector.errors import TableError
-from connector.landing.column_names import ColumnNames, table_of
+from connector.landing.column_names import IDS_PER_TABLE, ColumnNames, table_of
 from connector.landing.manifest import Manifest
 from connector.logged_table import LoggedTable
 from connector.masking.columns import check_renamed
@@ -70,9 +70,10 @@ LOOK_SECONDS = 0.2
 class HiddenColumns:
     """Judges what is about to be committed. Used by the capture loop's thread.
 
-    A description stays in question until it is certain, since the log may not repeat it; or until log has
-    landed up to a look that shows it, and all changes that looks have seen. From there on the log describes
-    the table as the look shows it, or again.
+    A table's last description stays in question until it is certain, since the log may not repeat it; or
+    until log has landed up to a look that shows it, and all changes that looks have seen. From there on the
+    log describes the table as the look shows it, or again. So do those before it that no look shows yet: they
+    may have a hidden name of a column that came with their transaction.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class HiddenColumns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source, self._tables, self._dumps, self._clock = source, tables, dumps, clock
-        self._in_question: dict[TableName, LoggedTable] = {}
+        self._in_question: dict[TableName, list[LoggedTable]] = {}
         self._unseen_since: dict[LoggedTable, float] = {}
         self._look_again = 0.0
         self._waits_since: float | None = None
@@ -123,8 +124,11 @@ class HiddenColumns:
 
         The time counts from its first look, also if the log is opened again meanwhile.
         """
-        now, known = self._clock(), self._in_question.values()
-        logged = [each for some in described.values() for each in some if not (each.numbers or each in known)]
+        now, logged = (
+            self._clock(),
+            [each for some in described.values() for each in some if not each.numbers],
+        )
+        logged = [each for each in logged if each not in self._in_question.get(each.table, ())]
         unseen = [each for each in logged if not self._tables.looks.tells_of(each)]
         self._unseen_since = {each: self._unseen_since.get(each, now) for each in unseen}
         waits = any(now < since + WAIT_SECONDS for since in self._unseen_since.values())
@@ -134,17 +138,17 @@ class HiddenColumns:
 
     def _forget_landed(self, position: int) -> None:
         """Drop descriptions in question that no row after a position has, or only as looks show them."""
-        for table, each in list(self._in_question.items()):
-            looks, names = self._tables.looks, self._names(table)
-            if looks.tells_of(each) and looks.last(table).begun <= position and not names.upto:
-                del self._in_question[table]
+        looks = self._tables.looks
+        for table, some in list(self._in_question.items()):
+            if looks.last(table).begun <= position and not self._names(table).upto:
+                self._set_in_question(table, [each for each in some if not looks.tells_of(each)])
 
     def _described(
         self, landed: LandedSegment, chunks: Iterable[FinishedChunk], config: Config
     ) -> dict[TableName, list[LoggedTable]]:
         """Return how tables that hide columns are described, those still in question first."""
         written = {file.table for file in landed.files}
-        logged = [each for table, each in self._in_question.items() if table in written]
+        logged = [each for table, some in self._in_question.items() if table in written for each in some]
         logged += [each for each in landed.logged if not each.former]
         logged += [each for chunk in chunks for each in chunk.read_from]
         found: dict[TableName, list[LoggedTable]] = {}
@@ -167,7 +171,7 @@ class HiddenColumns:
         return any(
             not self._is_certain(each, config) or bool(self._hidden_between(each, config))
             if each.numbers
-            else each in self._in_question.values() or not self._is_told(each)
+            else each in self._in_question.get(each.table, ()) or not self._is_told(each)
             for each in described
         )
 
@@ -227,13 +231,19 @@ class HiddenColumns:
         self, table: TableName, described: Sequence[LoggedTable], uncertain: Sequence[LoggedTable]
     ) -> None:
         was_in_question = table in self._in_question
-        last = next((each for each in reversed(described) if not each.dumped), None)
-        if last is not None:  # a chunk alone says nothing of the rows that follow in the log
-            self._in_question.pop(table, None)
-            if last in uncertain:
-                self._in_question[table] = last
+        logged = [each for each in described if not each.dumped]
+        if logged:  # a chunk alone says nothing of the rows that follow in the log
+            last, tells_of = logged[-1], self._tables.looks.tells_of
+            others = {each.columns: each for each in logged if each.columns != last.columns}
+            untold = [each for each in others.values() if not tells_of(each)]
+            self._set_in_question(table, [*untold, last] if last in uncertain else untold)
         if uncertain and not was_in_question:
             log.warning("%s: %s", table, WITHHELD)
+
+    def _set_in_question(self, table: TableName, described: Sequence[LoggedTable]) -> None:
+        self._in_question.pop(table, None)
+        if described:
+            self._in_question[table] = list(described)
 
     def _drop(self, uncertain: Sequence[LoggedTable], landed: LandedSegment, number: int) -> None:
         """Drop a table's rows, and have it dumped.
@@ -266,16 +276,15 @@ def may_land(each: LoggedTable, names: ColumnNames, settings: TableConfig) -> bo
     """
     shown = _landing_as_they_are(each.columns, settings)
     if each.numbers:
+        read = {*zip(map(fold, each.columns), each.numbers, strict=True)}
         proven = names.ids.items() | _never_hidden(names.earlier, names, settings)
-        return shown.isdisjoint(_names_of_others(each, each.numbers, proven))
+        return shown.isdisjoint(name for name, _ in read - proven)
     if each.id in names.left:
         return False
-    if numbers := names.numbered(each.id, len(each.columns)):
-        proven = _never_hidden(names.ids, names, settings) | _never_hidden(names.earlier, names, settings)
-        if shown.isdisjoint(_names_of_others(each, numbers, proven)):
-            return True
-    lasted = names.lasted(each.id)
-    return shown <= lasted.keys() or not _may_have_moved(names, each.id, lasted.values(), settings)
+    columns, lasted = [fold(name) for name in each.columns], names.lasted(each.id)
+    places, moved = names.places(each.id, columns), _moved(names, each.id, lasted.values(), settings)
+    unproven = [place for place, name in enumerate(columns) if name in shown and name not in lasted]
+    return not any(places.may_have(place, id_) for place in unproven for id_ in moved)
 
 
 def _had_in_log(
@@ -310,13 +319,6 @@ def _never_hidden(ids: Mapping[str, int], names: ColumnNames, settings: TableCon
     return {(name, id_) for name, id_ in ids.items() if _hidden(settings).isdisjoint(names.names_of(id_))}
 
 
-def _names_of_others(
-    each: LoggedTable, numbers: Sequence[int], proven: Collection[tuple[str, int]]
-) -> set[str]:
-    """Return the names in a description under which its columns, by their numbers, are not proven."""
-    return {name for name, _ in {*zip(map(fold, each.columns), numbers, strict=True)}.difference(proven)}
-
-
 def _hidden(settings: TableConfig) -> set[str]:
     """Return the names of the columns that are masked or left out."""
     return folded([*settings.mask, *settings.exclude_columns])
@@ -328,10 +330,9 @@ def _landing_as_they_are(columns: Iterable[str], settings: TableConfig) -> set[s
     return names if settings.columns is None else names & folded(settings.columns)
 
 
-def _may_have_moved(names: ColumnNames, table: int, lasted: Iterable[int], settings: TableConfig) -> bool:
-    """Return whether a column that was hidden under one of its names may have had another one since."""
-    hidden, stayed = _hidden(settings), {*lasted}
-    return not hidden.isdisjoint(names.met) or any(
-        id_ not in stayed and not hidden.isdisjoint({name, *names.names_of(id_)})
-        for name, id_ in names.before(table).items()
-    )
+def _moved(names: ColumnNames, table: int, lasted: Collection[int], settings: TableConfig) -> set[int]:
+    """Return the columns that were hidden under one of their names and may have had another one since."""
+    hidden, looks = _hidden(settings), names.before(table).items()
+    shown = {id_ for name, id_ in looks if not hidden.isdisjoint({name, *names.names_of(id_)})}
+    came = set() if hidden.isdisjoint(names.met) else {(table + 1) * IDS_PER_TABLE - 1}  # for any that came
+    return (shown - {*lasted}) | came

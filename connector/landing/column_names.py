@@ -79,11 +79,12 @@ class ColumnNames(BaseModel):
     id all names of those that have had several. `earlier`, `earlier_versions`: the same as of the log that
     has landed, while that is not yet at `upto`, where a look has last seen them change; empty: as now, or
     unknown. `first_upto`: where the first look at this table ended, while log from before has yet to land.
-    `met`: names that looks or, if they are hidden, the log have had up to `upto`, and the last look has not,
-    or of another column. `left`: the tables, by id, that looks up to `upto` have shown, and then another
-    one: how such a table was altered is not known if it comes back. `logged`: names of columns that the log
-    renamed, in order, the last name last; of two with one last name, the first is gone. `moves`: of columns
-    without ids, in order: the names that were gone (``-ssn``), and then those that came (``+note``).
+    `met`: names that looks have had up to `upto`, of columns that are not in `earlier`, and the last look has
+    not, or of another column; and hidden names that only the log has had. `left`: the tables, by id, that
+    looks up to `upto` have shown, and then another one: how such a table was altered is not known if it comes
+    back. `logged`: names of columns that the log renamed, in order, the last name last; of two with one last
+    name, the first is gone. `moves`: of columns without ids, in order: the names that were gone (``-ssn``),
+    and then those that came (``+note``).
     """
 
     ids: dict[str, int] = Field(default_factory=dict)
@@ -112,16 +113,17 @@ class ColumnNames(BaseModel):
                     renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
         rows, now = _rows(self.ids, self.versions), _rows(ids, versions or {})
         new: dict[str, object] = {"ids": dict(ids), "renamed": renamed, "versions": dict(versions or {})}
-        table, replaced = table_of(ids.values()), table_of(self.ids.values())
+        table, replaced, earlier = table_of(ids.values()), table_of(self.ids.values()), self.earlier
         if rows != now:
             new["upto"] = upto
             if table != table_of(self.earlier.values()):  # else log from before those may still have to land
                 new |= {"earlier": self.ids, "earlier_versions": self.versions}
+                earlier = self.ids
         if table != replaced:
             left = {*self.left} if replaced is None else {*self.left, replaced}
             new |= {"first_upto": upto, "met": [], "left": sorted(left)}
-        elif rows - now:
-            new["met"] = sorted({*self.met, *(name for name, _, _ in rows - now)})
+        elif came := {name for name, id_, _ in rows - now if id_ not in earlier.values()}:
+            new["met"] = sorted({*self.met, *came})
         return self.model_copy(update=new)
 
     def seen_late(self, ids: Mapping[str, int], upto: int) -> ColumnNames:
@@ -141,18 +143,6 @@ class ColumnNames(BaseModel):
         before = self.before(table)
         earlier = _rows(before, self.earlier_versions if self.earlier else self.versions)
         return {name: before[name] for name, _, _ in earlier & _rows(self.ids, self.versions)}
-
-    def numbered(self, table: int, count: int) -> tuple[int, ...]:
-        """Return the ids of a description of so many columns, in order; empty if their places don't tell.
-
-        Columns that were there before and are there now were there in between, in the order of their ids.
-        The log describes all but generated ones, so as many as these are these, whatever their names were.
-        """
-        before, versions = self.before(table), self.earlier_versions if self.earlier else self.versions
-        both = {*before.values()} & {*self.ids.values()}
-        looks = ((before, versions), (self.ids, self.versions))
-        generated = {ids[n] for ids, its in looks for n, version in its.items() if version < 0 and n in ids}
-        return tuple(sorted(both)) if len(both) == count and both.isdisjoint(generated) else ()
 
     def places(self, table: int, columns: Sequence[str]) -> Places:
         """Return which columns of a table a description may have that is from between the two looks.

@@ -81,10 +81,13 @@ BEFORE = {"id": 1, "x": 2, "a": 3, "b": 4}
         (BEFORE, "a", "id x a b", True),  # the others are what they were
         (BEFORE, "a b", "id x a b", True),  # a GRANT on both, or so: by their places, they are these
         (BEFORE, "a b", "id x b a", False),  # for a time, each had the other's name
-        (BEFORE, "a b", "id x a b c", False),  # for a time, one may have been c, and c its name
+        (BEFORE, "a b", "id x a b c", True),  # c came, and is gone
         ({**BEFORE, "c": 5}, "", "id x A b c", True),
         ({**BEFORE, "c": 5}, "", "id x a b", True),
-        ({**BEFORE, "c": 5}, "a", "id x a b c", False),  # a may have been c
+        ({**BEFORE, "c": 5}, "a", "id x a b c", True),  # a is at its place
+        ({**BEFORE, "c": 5}, "a", "id x c b a", False),  # c has it
+        ({**BEFORE, "c": 5}, "a b", "id x a b c", True),
+        ({"id": 1, "a": 3, "b": 4, "c": 5}, "a b", "id a b c", False),  # x may have been a, and a b
         ({"id": 1, "a": 3, "b": 4}, "", "id a b", True),
         ({"id": 1, "a": 3, "b": 4}, "", "id x a b", True),  # x was dropped
         ({"id": 1, "x": 2, "b": 4}, "", "id x b", True),  # a was dropped
@@ -291,6 +294,28 @@ def test_rows_whose_commit_no_look_shows_yet_wait_and_are_withheld_only_after_a_
     assert not judged.lands(None), "it is in question, and rows that follow it don't wait any longer"
     database.shows = shows_all
     assert judged.lands(None), "a later look shows it"
+
+
+def test_a_hidden_name_that_a_transaction_gave_for_a_time_is_known_once_a_look_shows_it(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """It came with a column in a transaction that no look showed for long, which gave it another name."""
+    judged = Judged(database, store, {"id": 1, "x": 2}, **LISTED)
+    database.shows = lambda _: False
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a="b")
+    landed = LandedSegment(ResumePoint(database.end), files=[LandedFile.model_construct(table=ITEMS)])
+    for columns in (("id", "x", "a"), ("id", "x")):
+        landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=columns))
+    assert not judged.withhold(landed)
+    judged.seconds += WAIT_SECONDS
+    assert judged.withhold(landed)
+    assert not landed.files
+    judged.start.manifest_history.commit(position=database.end)
+    database.shows = shows_all
+    judged.show({"id": 1, "x": 3})
+    judged.lands(None)
+    assert judged.tables.states[ITEMS].reason == "column 'x' was 'a', which lands masked"
 
 
 def test_descriptions_that_come_one_after_another_hold_back_no_manifest_for_long(

@@ -71,7 +71,8 @@ def test_a_chunk_under_a_name_from_before_lands_if_no_look_has_shown_its_column_
         ({"id": 1, "ssn": 2, "note": 3}, "id note", False),  # a generated column was there meanwhile
         ({"id": 1, "tax": 2, "note": 3}, "id ssn note", True),
         ({"id": 1, "note": 2, "tax": 3}, "id note tax", False),
-        ({"id": 1, "ssn": 2, "note": 4}, "id ssn note", False),
+        ({"id": 1, "ssn": 2, "note": 4}, "id ssn note", True),
+        ({"id": 1, "ssn": 2, "note": 4}, "id note", False),
     ],
 )
 @pytest.mark.parametrize("is_generated", [False, True])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
 
+from connector.capture.hidden_columns import may_land
 from connector.capture.lander import LandedSegment
-from connector.landing.column_names import Places
+from connector.config import TableConfig
+from connector.landing.column_names import IDS_PER_TABLE, ColumnNames, Places
 from connector.logged_table import LoggedTable
 from connector.source import ResumePoint
 from connector.testing.memory_database import MemoryDatabase
@@ -69,3 +72,70 @@ def test_places_leave_only_columns_that_keep_their_order() -> None:
             if len(had) == len(stayed):
                 exact = {(p, i) for p in range(len(had)) for i in ids if places.may_have(p, i)}
                 assert exact == {*enumerate(had)}
+
+
+NAMES = ("a", "h", "x", "y", "z")
+HIDING = TableConfig.model_validate({"mask": {"a": "sha256", "h": "null"}})
+
+
+class History:
+    """Columns as they are added, dropped, renamed, altered otherwise, and no longer generated, at random."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.last, self.version = rng, 1, 0
+        self.columns, self.versions, self.generated = {"id": 1}, {"id": 1}, set[int]()
+        for _ in range(rng.randint(1, 4)):
+            self.add()
+
+    def add(self) -> None:
+        self.last += 1
+        if free := [name for name in NAMES if name not in self.columns]:
+            name = self.rng.choice(free)
+            self.columns[name], self.versions[name] = self.last, self.version
+            self.generated |= {self.last} if self.rng.random() < 0.1 else set()
+
+    def alter(self) -> None:
+        self.version += 1
+        kind, others = self.rng.choice("ADRRTG"), [name for name in self.columns if name != "id"]
+        if kind == "A" or not others:
+            self.add()
+            return
+        name = self.rng.choice(others)
+        number = self.columns.pop(name)
+        if kind != "D":
+            free = [each for each in NAMES if each not in self.columns]
+            name = self.rng.choice(free) if kind == "R" else name
+            self.columns[name], self.versions[name] = number, self.version
+            self.generated -= {number} if kind == "G" else set()
+
+    def look(self, names: ColumnNames, upto: int) -> ColumnNames:
+        ids = {name: RELATION * IDS_PER_TABLE + number for name, number in self.columns.items()}
+        signs = {name: -1 if n in self.generated else 1 for name, n in self.columns.items()}
+        return names.seen(ids, upto, {name: signs[name] * (self.versions[name] + 1) for name in ids})
+
+    def described(self) -> list[tuple[str, int]]:
+        columns = sorted(self.columns.items(), key=lambda column: column[1])
+        return [(name, number) for name, number in columns if number not in self.generated]
+
+    def hidden(self) -> set[int]:
+        return {number for name, number in self.described() if name in HIDING.mask}
+
+
+def test_a_column_that_a_look_has_shown_hidden_lands_under_no_other_name_wherever_it_is() -> None:
+    """Whatever the looks show of columns that are altered, generated, or hidden under several names."""
+    landed = 0
+    for seed in range(1500):
+        history = History(rng := random.Random(seed))
+        names, hidden, described = history.look(ColumnNames(), 1).landed(1), history.hidden(), []
+        for upto in range(2, rng.randint(3, 8)):
+            history.alter()
+            described.append((history.described(), {*hidden}))
+            if rng.random() < 0.3:
+                names, hidden = history.look(names, upto), hidden | history.hidden()
+        names = history.look(names, 9)
+        for columns, shown in described:
+            logged = LoggedTable(RELATION, ITEMS, columns=tuple(name for name, _ in columns))
+            if may_land(logged, names, HIDING):
+                landed += 1
+                assert not [c for c in columns if c[0] not in HIDING.mask and c[1] in shown], (seed, columns)
+    assert landed > 3000
