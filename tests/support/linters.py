@@ -24,7 +24,14 @@ def linter(name: str) -> str:
 
 def lint(name: str, *arguments: str | Path, text: str = "") -> str:
     """Run a program to completion; fail unless it finds nothing wrong, else return what it prints."""
-    command = [linter(name), *map(str, arguments)]
+    command = [*_command(Path(linter(name))), *map(str, arguments)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def _command(program: Path) -> list[str]:
+    """Return how to run a program: a script of an environment that was moved names its former interpreter."""
+    interpreter = program.with_name("python")
+    is_script = program.read_bytes().startswith(b"#!") and interpreter.exists()
+    return [str(interpreter), str(program)] if is_script else [str(program)]

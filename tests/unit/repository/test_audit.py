@@ -71,7 +71,8 @@ def test_the_bill_of_materials_has_each_package_of_an_environment(tmp_path: Path
     assert done.returncode == 0, done.stderr
     bill = json.loads(file.read_text())
     assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "deltatide")
-    command = [str(environment / "bin" / "pip"), "list", "--disable-pip-version-check", "--format", "json"]
+    pip = [str(environment / "bin" / "python"), "-m", "pip"]
+    command = [*pip, "list", "--disable-pip-version-check", "--format", "json"]
     listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     found = {each["name"]: each for each in bill["components"]}
     assert {(each["name"], each["version"]) for each in listed} == {
