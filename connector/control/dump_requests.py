@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from connector.capture.dumps.controls import unknown_dump
 from connector.capture.dumps.schedule import DumpSchedule, Settings
+from connector.capture.dumps.tasks import unused_id
 from connector.control.source_view import SourceView, captured_name
 from connector.errors import RequestError
 from connector.landing.dump_progress import DumpProgress, progress_of
-from connector.landing.manifest import DumpState
+from connector.landing.manifest import DumpState, Manifest
 from connector.landing.requests import (
     ControlRequest,
     DumpRequest,
@@ -26,11 +27,14 @@ from connector.landing.requests import (
     why_not_dumped,
 )
 
+NOT_TAKEN = DumpProgress("queued", "no agent has taken it yet")
+
 
 @dataclass(frozen=True)
 class DumpList:
     """The dumps that the newest manifest lists, oldest first, and the settings for all together.
 
+    Then those of requests that no agent has taken yet, which no manifest knows.
     `pause_new`: dumps queued later begin paused. `held_back`: why the agent is reading no chunks.
     """
 
@@ -52,12 +56,39 @@ def list_dumps(view: SourceView) -> DumpList:
     manifest, lease = view.newest(), view.lease()
     held_back = view.figures().dumps_held_back if lease is not None and lease.active else None
     schedule = DumpSchedule(view.dump_config, manifest.dump_control)
+    listed = [(dump, progress_of(dump, held_back, manifest.dumps)) for dump in manifest.dumps]
+    waiting = (request for request in view.waiting_requests() if isinstance(request, DumpRequest))
     return DumpList(
-        [(dump, progress_of(dump, held_back, manifest.dumps)) for dump in manifest.dumps],
+        [*listed, *((dump, NOT_TAKEN) for request in waiting for dump in _asked_for(request, manifest))],
         schedule.settings(),
         schedule.control.pause_new,
         held_back,
     )
+
+
+def _asked_for(request: DumpRequest, manifest: Manifest) -> list[DumpState]:
+    """Return the dumps that a request will become; none if the manifest has them."""
+    if any((dump.request, dump.digest) == (request.id, request.digest) for dump in manifest.dumps):
+        return []
+    last = max((dump.number for dump in manifest.dumps), default=0)
+    names = request.tables or [name for name, table in sorted(manifest.tables.items()) if table.key]
+    return [
+        DumpState(
+            number=0,
+            id=unused_id(request.id, part if len(names) > 1 else None, manifest.dumps, last),
+            request=request.id,
+            digest=request.digest,
+            table=name,
+            kind=request.dump_kind,
+            reason=request.reason,
+            where=request.where,
+            epoch=manifest.epoch,
+            requested_at=request.requested_at,
+            started_in=manifest.number,
+            rows_estimate=len(request.keys) if request.keys else None,
+        )
+        for part, name in enumerate(names)
+    ]
 
 
 def request_dump(

@@ -19,6 +19,7 @@ from connector.figures.progress import Progress
 from connector.landing.consumers import Consumer
 from connector.landing.lease import AgentFigures, Holder, Lease
 from connector.landing.manifest import Manifest
+from connector.landing.requests import Malformed, Request
 from connector.landing.verified import Verified
 from connector.store.observed import ObservedStore
 
@@ -108,6 +109,10 @@ class LiveAgent(SourceView):
         """Return the lakes, cached for `LAKES_SECONDS`, or longer while the store does not answer."""
         self.look_at_lakes()
         return self._lakes
+
+    def waiting_requests(self) -> list[Request | Malformed]:
+        """Return none if active: it takes them within seconds, and its page must not need the store."""
+        return super().waiting_requests() if self._capture is None else []
 
     def verified(self) -> list[Verified]:
         """Return what was verified of lakes, cached in the same way."""

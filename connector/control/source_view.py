@@ -16,6 +16,7 @@ from connector.landing.layout_history import LayoutVersion, layout_history
 from connector.landing.lease import AgentFigures, Holder, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import Malformed, Request, read_pending
 from connector.landing.verified import Verified, read_verified
 from connector.schema import TableName
 from connector.store.factory import open_store
@@ -59,6 +60,10 @@ class SourceView:
     def lakes(self) -> list[Consumer]:
         """Return the lakes that merge from the landing zone, with their progress."""
         return read_consumers(self.store)
+
+    def waiting_requests(self) -> list[Request | Malformed]:
+        """Return the first requests that wait in the landing zone, some of which may have been taken."""
+        return read_pending(self.store)
 
     def verified(self) -> list[Verified]:
         """Return what continuous verification has recorded of each lake that has it."""
