@@ -78,6 +78,19 @@ def test_the_buttons_do_what_they_say(window: Browser) -> None:
         )
         window.click("resume-all")
         agent.wait(lambda m: m.dump_control and not m.dump_control.pause_new, "new dumps run")
+        set_for_all(window, delay_seconds="2", workers="1", chunk_rows="1")
+        agent.wait(
+            lambda m: m.dump_control and m.dump_control.settings.delay_seconds == 2, "all are slowed down"
+        )
+        client.post("/api/dump", json={"id": "slow", "tables": ["public.items"]})
+        window.wait_dump("slow", "public.items: running")
+        window.click_dump("pause", "slow")
+        agent.wait(lambda m: any(d.id == "slow" and d.paused for d in m.dumps), "one dump is paused")
+        window.wait_dump("slow", "public.items: paused")
+        window.click_dump("resume", "slow")
+        agent.wait(lambda m: any(d.id == "slow" and not d.paused for d in m.dumps), "and resumed")
+        set_for_all(window, defaults=Keys.SPACE)
+        agent.wait(lambda m: any((d.id, d.state) == ("slow", "complete") for d in m.dumps), "it ends")
         window.click("dump-all")
         window.answer_dialog()
         agent.wait(lambda m: sum(d.kind == "full" for d in m.dumps) >= 6, "all tables are dumped again")
@@ -88,6 +101,16 @@ def test_the_buttons_do_what_they_say(window: Browser) -> None:
         assert window.complaints() == []
         assert window.hosts() == {client.base_url.netloc.decode()}
     window.wait_text("state", "Not reachable")
+
+
+def set_for_all(window: Browser, **keys: str) -> None:
+    """Open the settings of all dumps, type into its fields by name, and press Enter."""
+    window.click("set-all")
+    window.wait_shown("settings-dialog")
+    for name, typed in keys.items():
+        window.driver.find_element(By.NAME, name).send_keys(typed)
+    window.type(Keys.ENTER)
+    window.wait_hidden("settings-dialog")
 
 
 @pytest.mark.parametrize("name", PICTURES)
