@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +17,7 @@ from rich.text import Text
 from connector.cli.merge import _print_table
 from connector.cli.printing import err, escape
 from merge.job import TableReport
+from tests.support.agent.installed import landed_by_hand
 
 ODD = st.text(alphabet=r"\[]/ab#@=: ", max_size=8)
 
@@ -44,3 +48,31 @@ def test_a_failed_table_is_named_as_it_is_and_moves_no_cursor(capsys: pytest.Cap
     assert "hint: see [link=x]y[/link]" in printed
     assert "\x1b[2J" not in printed
     assert "\x9b" not in printed
+
+
+BROKEN = """
+import sys
+from connector.cli import main
+from connector.control.source_view import SourceView
+from connector.errors import BugError
+
+def newest(view):
+    url = view.config.source.url.get_secret_value()
+    raise {error}(f"odd after {{len(url)}} characters")
+
+SourceView.newest = newest
+main()
+"""
+
+
+@pytest.mark.parametrize("error", ["BugError", "RuntimeError"])
+def test_a_traceback_shows_no_value_of_a_variable(error: str, tmp_path: Path) -> None:
+    """A secret is in many of them, and what a library shows of a traceback is its own choice."""
+    file = landed_by_hand(tmp_path)
+    file.write_text(file.read_text().replace("//u@", "//u:s3cret@"))
+    command = [sys.executable, "-c", BROKEN.format(error=error), "status", "-c", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "odd after 28 characters" in done.stderr
+    assert "Traceback" in done.stderr
+    assert "s3cret" not in done.stderr
