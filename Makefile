@@ -42,6 +42,7 @@ test-acceptance: setup .cache/servers.ready  ## tests of the installed command
 	@$(PYTEST) tests/acceptance $(ARGS)
 
 soak: setup .cache/servers.ready  ## the long forms of tests
+	@.ci/fetch-servers image
 	@$(PYTEST) tests/acceptance tests/spark tests/integration -m soak --timeout 7200 $(ARGS)
 	@$(PYTEST) tests/unit -m hypothesis --hypothesis-profile soak --timeout 7200 $(ARGS)
 
