@@ -304,7 +304,7 @@ def _had_in_log(
         for ids in (before, names.ids)
         for name, id_ in ids.items()
         if id_ not in lasted.values() and (name not in key or (before and id_ not in before.values()))
-    }
+    } - names.generated
     shown = [{ids[name] for ids in (names.before(each.id), names.ids) if name in ids} for name in columns]
     own = [{id_ for id_ in ids if places.may_have(place, id_)} for place, ids in enumerate(shown)]
     altered -= {id_ for ids in own if len(ids) == 1 for id_ in ids.intersection(before.values())}
@@ -335,4 +335,4 @@ def _moved(names: ColumnNames, table: int, lasted: Collection[int], settings: Ta
     hidden, looks = _hidden(settings), names.before(table).items()
     shown = {id_ for name, id_ in looks if not hidden.isdisjoint({name, *names.names_of(id_)})}
     came = set() if hidden.isdisjoint(names.met) else {(table + 1) * IDS_PER_TABLE - 1}  # for any that came
-    return (shown - {*lasted}) | came
+    return (shown - {*lasted} - names.generated) | came

@@ -139,10 +139,16 @@ class ColumnNames(BaseModel):
         return found if table_of(found.values()) == table else {}
 
     def lasted(self, table: int) -> dict[str, int]:
-        """Return the ids, by their names, of the columns that were not altered since `before`."""
+        """Return the ids, by their names, of the columns in the log that were not altered since `before`."""
         before = self.before(table)
         earlier = _rows(before, self.earlier_versions if self.earlier else self.versions)
-        return {name: before[name] for name, _, _ in earlier & _rows(self.ids, self.versions)}
+        lasted = (name for name, _, _ in earlier & _rows(self.ids, self.versions))
+        return {name: before[name] for name in lasted if before[name] not in self.generated}
+
+    @property
+    def generated(self) -> set[int]:
+        """Return the ids of the columns that are generated: no log has them, as no other becomes one."""
+        return {id_ for name, id_ in self.ids.items() if self.versions.get(name, 0) < 0}
 
     def places(self, table: int, columns: Sequence[str]) -> Places:
         """Return which columns of a table a description may have that is from between the two looks.
@@ -152,13 +158,13 @@ class ColumnNames(BaseModel):
         """
         before = {} if self.first_upto else self.before(table)
         versions = self.earlier_versions if self.earlier else self.versions
-        looks = ((before, versions), (self.ids, self.versions))
-        generated = {ids[n] for ids, its in looks for n, version in its.items() if version < 0 and n in ids}
-        stayed = {*before.values()} & {*self.ids.values()} - generated
-        found = Places({*before.values()}, stayed, len(columns))
-        lasted = [(name, id_) for name, id_ in self.lasted(table).items() if id_ in stayed]
+        logged = {id_ for name, id_ in before.items() if versions.get(name, 0) >= 0}
+        stayed = logged & {*self.ids.values()}
+        found = Places({*before.values()} - self.generated, stayed, len(columns))
         fits = len(columns) >= len(stayed) and all(
-            name in columns and found.may_have(columns.index(name), id_) for name, id_ in lasted
+            name in columns and found.may_have(columns.index(name), id_)
+            for name, id_ in self.lasted(table).items()
+            if id_ in stayed
         )
         return found if fits else Places((), (), len(columns))
 

@@ -75,16 +75,38 @@ def test_a_chunk_under_a_name_from_before_lands_if_no_look_has_shown_its_column_
         ({"id": 1, "ssn": 2, "note": 4}, "id note", False),
     ],
 )
-@pytest.mark.parametrize("is_generated", [False, True])
+@pytest.mark.parametrize("were_generated", [False, True])
 def test_columns_that_were_altered_are_known_by_their_places_if_there_can_be_no_others(
-    now: dict[str, int], described: str, lands: bool, *, is_generated: bool
+    now: dict[str, int], described: str, lands: bool, *, were_generated: bool
 ) -> None:
     """As after a GRANT on them all, or after an update from a version of the agent that kept no versions."""
-    names = seen([FIRST, (7, now, -2 if is_generated else 2)])
+    names = seen([(7, FIRST[1], -1 if were_generated else 1), (7, now, 2)])
     logged = LoggedTable(7, ITEMS, columns=tuple(described.split()))
-    assert may_land(logged, names, SETTINGS) == (lands and not is_generated)
+    assert may_land(logged, names, SETTINGS) == (lands and not were_generated)
     unversioned = names.model_copy(update={"earlier_versions": {}})
-    assert may_land(logged, unversioned, SETTINGS) == (lands and not is_generated)
+    assert may_land(logged, unversioned, SETTINGS) == lands
+
+
+@pytest.mark.parametrize(
+    ("hidden", "described", "lands"),
+    [
+        ("ssn", "id Note", False),  # a name that differs only by case: that of the hidden column, for a time
+        ("ssn", "id ssn", True),
+        ("ssn", "id x", False),
+        ("ssn", "id ssn x", True),
+        ("note", "id ssn x", True),  # the hidden one is in no log
+    ],
+)
+def test_a_generated_column_is_at_no_place_and_no_name_in_the_log_is_of_it(
+    hidden: str, described: str, lands: bool
+) -> None:
+    ids = {name: 7 * IDS_PER_TABLE + n for name, n in {"id": 1, "ssn": 2, "note": 3}.items()}
+    names = ColumnNames().seen(ids, 1, {"id": 1, "ssn": 1, "note": -1}).landed(1)
+    names = names.seen(ids, 2, {"id": 1, "ssn": 2, "note": -3})
+    logged = LoggedTable(7, ITEMS, columns=tuple(described.split()))
+    assert may_land(logged, names, TableConfig.model_validate({"mask": {hidden: "null"}})) == lands
+    same = names.seen(ids, 3, {"id": 1, "ssn": 2, "note": -1})
+    assert may_land(logged, same, TableConfig.model_validate({"mask": {hidden: "null"}})) == lands
 
 
 def test_the_version_of_a_generated_column_is_negative() -> None:
