@@ -65,7 +65,7 @@ from merge.shapes.merging import JOBS
 from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
-from merge.spark.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
+from merge.spark.session_settings import INTERPRETED, LEAN, PLAIN, STRICT, UNMARKED
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
 from merge.table import Merged, TableJob, beginning_of
 from merge.views.merging import ViewsOfMerge
@@ -107,7 +107,9 @@ def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextMana
     """Return the sessions for merges of a source, as many as it merges tables at a time."""
     parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
     return own_session_pool(
-        spark, parallel, {**INTERPRETED, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS}
+        spark,
+        parallel,
+        {**INTERPRETED, **LEAN, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS},
     )
 
 

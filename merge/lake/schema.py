@@ -42,7 +42,7 @@ from merge.lake.target import (
     read_state,
 )
 from merge.reconcile import TARGET_FIELDS
-from merge.spark.session_settings import applied_settings
+from merge.spark.session_settings import ONE_TASK, applied_settings
 from merge.sql_formatting import listed, quoted, text
 
 if TYPE_CHECKING:
@@ -101,10 +101,11 @@ def create_or_evolve_target(
     wanted = wanted_columns(target.table, all_, target.drop_hint)
     if state is None:
         check_name(target)
-        with refused_folders(target):
-            statement = (create or create_sql)(target, mark.source, newest.key, wanted, comments)
-            commit_layout(spark, mark, [statement])
-        state = read_state(spark, target)
+        with applied_settings(spark, ONE_TASK):  # its log has one entry
+            with refused_folders(target):
+                statement = (create or create_sql)(target, mark.source, newest.key, wanted, comments)
+                commit_layout(spark, mark, [statement])
+            state = read_state(spark, target)
         if state is None:
             raise OvertakenError(f"{target.name}: another job is creating it, or has just dropped it")
         if target.folder is not None and not is_new(spark, target, mark.for_layout_commit()):

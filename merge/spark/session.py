@@ -68,6 +68,8 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.ui.explainMode": "simple",  # no page shows the plans
+    # Else each call that builds an expression asks Java for its session and notes the line of code.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     LOCAL: "true",
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.

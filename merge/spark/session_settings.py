@@ -24,8 +24,27 @@ INTERPRETED = {
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 """For many rows: Spark's own defaults."""
 
-ONE_TASK = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
-"""For few rows of a small table: replanning and starting more tasks costs more than it gains."""
+ONE_TASK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""For few rows of a small table: replanning and starting more tasks costs more than it gains.
+
+Delta's own queries of the table's log are no different.
+"""
+
+LEAN = {
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+}
+"""For merges: Spark and Delta leave out what nobody asks for.
+
+Errors in a query don't name the line of code that built an expression: Spark takes a stack trace for each one
+that is built, and Delta builds hundreds for each commit. The checksum file of a commit doesn't list the
+table's data files: Delta reads that list nowhere, but queries a new table's state for it, and unless the time
+zone is UTC, computes the state again after each commit to verify it.
+"""
 
 REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
 """Rewrite changed files instead of marking rows as deleted: cheaper for a small file, and readers find only
@@ -143,8 +162,9 @@ def unset_meanings(spark: SparkSession) -> dict[str, None]:
 
 def all_settings(spark: SparkSession) -> dict[str, str]:
     """Return a session's settings; before Spark 4 only those that are set, without secrets."""
-    if hasattr(spark.conf, "getAll"):
-        return dict(spark.conf.getAll)
+    # Asked for once, not by `hasattr` before: it takes Java a call for each setting.
+    if (known := getattr(spark.conf, "getAll", None)) is not None:
+        return dict(known)
     settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
     return {name: value for name, value in settings.items() if value != REDACTED}
 

@@ -229,6 +229,8 @@ def test_each_table_merged_at_a_time_commits_under_its_own_name(spark: SparkSess
         (log,) = (tmp_path / f"lake/public/t{n}/_delta_log").glob("*1.json")
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         assert [a["txn"]["appId"] for a in actions if "txn" in a] == [f"deltatide/shop/public.t{n}"]
+        checksum = json.loads(log.with_suffix(".crc").read_text())
+        assert (checksum["numFiles"], checksum.get("allFiles")) == (1, None), "nobody reads the list"
 
 
 def test_an_error_that_affects_all_tables_begins_no_more(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +18,7 @@ from merge.lake.comments import SourceComments
 from merge.lake.retry import with_retries
 from merge.lake.schema import check_name, create_or_evolve_target
 from merge.lake.target import Target, TargetState
+from merge.spark.session_settings import ONE_TASK
 from merge.sql_formatting import quoted
 
 ORDERS = TableSchema(TableName("public", "orders"), (Column("id", "int", "int"),), ("id",))
@@ -37,6 +40,25 @@ def test_a_table_that_is_not_there_once_it_was_created_is_looked_for_again(
 
     assert with_retries(create, "public.orders") == found
     assert next(states, None) is None
+
+
+def test_the_log_of_a_new_table_is_written_and_read_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With adaptive execution, three jobs of the session's own partitions read the one entry of the log."""
+    target, settings = Target(ORDERS.table, "delta.`/lake/public/orders`"), dict[str, str | None]()
+    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.pop)
+    seen: list[dict[str, str | None]] = []
+
+    def read(*_: object) -> TargetState:
+        seen.append(dict(settings))
+        return TargetState("id", {"id": "int"}, {}, 0, 0)
+
+    monkeypatch.setattr(schema, "commit_layout", lambda *_: seen.append(dict(settings)))
+    monkeypatch.setattr(schema, "read_state", read)
+    monkeypatch.setattr(schema, "check_owner", lambda *_: None)
+    spark = cast(Any, SimpleNamespace(conf=conf, version="4.1.4"))
+    create_or_evolve_target(spark, target, None, Mock(source="shop"), ORDERS)
+    assert seen == [ONE_TASK] * 2
+    assert not settings
 
 
 @pytest.mark.parametrize("name", ["order items", "größe", "a.b", "x`y"])
