@@ -202,14 +202,15 @@ class TableJob:
         rebuild, mark = mark is not None, mark or self.mark
         written, missing = Written(), IncompleteRows()
         replaces_all = rebuild or (self.state.empty and frontier.version is None)
-        if self.plan.all or self.plan.sweeps or rebuild:
-            settings = settings_for(self.plan.rows, self.plan.bytes, self.state)
-            if base is not None:  # whose size is not known
-                settings = {**ANY_VERSION, **COMPILED}
-            with applied_settings(self.spark, settings):
-                written, missing = self._apply(mark, replaces_all, base)
+        settings = settings_for(self.plan.rows, self.plan.bytes, self.state)
+        if base is not None:  # whose size is not known
+            settings = {**ANY_VERSION, **COMPILED}
         since = Frontier(0) if rebuild else frontier
-        commits = read_commits(self.spark, self.target, mark.source, since, mark.built_with)
+        with applied_settings(self.spark, ONE_TASK if ONE_TASK.items() <= settings.items() else {}):
+            if self.plan.all or self.plan.sweeps or rebuild:
+                with applied_settings(self.spark, settings):
+                    written, missing = self._apply(mark, replaces_all, base)
+            commits = read_commits(self.spark, self.target, mark.source, since, mark.built_with)
         # Then Delta skipped our commit.
         fenced = commits.last is not None and commits.last.generation > mark.generation
         if (fenced or commits.why_broken is not None) and self._is_built_otherwise():
