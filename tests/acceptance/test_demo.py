@@ -97,7 +97,8 @@ def executed(path: Path, demo: Demo, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_other_notebooks_run_and_the_differences_that_they_look_for_are_empty(
     demo: Demo, monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    texts = outputs_of(executed(path, demo, monkeypatch), "text/plain")
+    notebook = executed(path, demo, monkeypatch)
+    texts = outputs_of(notebook, "text/plain")
     differences = [text for text in texts if text.startswith("{'only in ")]
     counts = [text for text in texts if text.startswith("{'changes in ")]
     assert differences or counts or path.name == "06_operating.ipynb"  # which compares nothing
@@ -105,6 +106,9 @@ def test_the_other_notebooks_run_and_the_differences_that_they_look_for_are_empt
         assert set(re.findall(r": (\d+)", text)) == {"0"}, text
     for text in counts:
         assert len(set(re.findall(r": (\d+)", text))) == 1, text
+    if path.name == "02_merge_and_live.ipynb":
+        assert [text for text in differences if "only in the view" in text]
+        assert "age_seconds" in "".join(outputs_of(notebook, "text/html"))
 
 
 def test_the_first_look_runs_from_beginning_to_end(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@
 # MAGIC - What will a merge take up?
 # MAGIC - What did a merge do?
 # MAGIC - What has landed since, and how do I read it without waiting?
+# MAGIC - How do I query live rows by SQL?
 # MAGIC - What happens if a merge runs twice?
 # MAGIC - Why is this row as it is?
 # MAGIC
@@ -141,7 +142,25 @@ by_status
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Is that what a merge makes of it? We merge the rest, and compare. Both differences are empty.
+# MAGIC ## How do I query live rows by SQL?
+# MAGIC
+# MAGIC `live` returns a frame, which stays at the manifest that was newest when it was built. `register` makes a temporary view of each table, here of one: `orders_live`. Each query of it looks for the newest manifest anew, and reads the Delta table with what has landed since. `_deltatide_status` says how current the views are. On Databricks, this needs the wheel on all machines of the cluster.
+
+# COMMAND ----------
+
+from merge import register
+
+register(spark, config, [orders])
+spark.sql("SELECT status, count(*) AS orders, max(_cdc.committed_at) AS newest FROM orders_live GROUP BY status ORDER BY status").toPandas()
+
+# COMMAND ----------
+
+spark.table("_deltatide_status").toPandas()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC Is that what a merge makes of it? We merge the rest, and compare with the frame of `live`. Both differences are empty.
 
 # COMMAND ----------
 
@@ -160,7 +179,20 @@ merged = as_of(spark, config)[orders]
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC If the agent still captures, newer changes have landed meanwhile, and the comparison shows those.
+# MAGIC A view need not be registered again: its next query begins with the merged rows.
+
+# COMMAND ----------
+
+view = spark.table("orders_live").select(columns)
+{
+    "only in the view": view.exceptAll(merged.select(columns)).count(),
+    "only in Delta": merged.select(columns).exceptAll(view).count(),
+}
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC If the agent still captures, newer changes have landed meanwhile, and the comparisons show those.
 # MAGIC
 # MAGIC ## What happens if a merge runs twice?
 # MAGIC
