@@ -298,16 +298,17 @@ def _had_in_log(
     """
     columns, had = [fold(name) for name in each.columns], dict[int, set[str]]()
     places, before = names.places(each.id, columns), {} if names.first_upto else names.before(each.id)
-    lasted = names.lasted(each.id) if before else {}
+    were = {*before.values()}
+    lasted = {*names.lasted(each.id).values()} if before else set[int]()
     altered = {
         id_
         for ids in (before, names.ids)
         for name, id_ in ids.items()
-        if id_ not in lasted.values() and (name not in key or (before and id_ not in before.values()))
+        if id_ not in lasted and (name not in key or (before and id_ not in were))
     } - names.generated
     shown = [{ids[name] for ids in (names.before(each.id), names.ids) if name in ids} for name in columns]
     own = [{id_ for id_ in ids if places.may_have(place, id_)} for place, ids in enumerate(shown)]
-    altered -= {id_ for ids in own if len(ids) == 1 for id_ in ids.intersection(before.values())}
+    altered -= {id_ for ids in own if len(ids) == 1 for id_ in ids & were}
     for place, name in ((place, name) for place, name in enumerate(columns) if name in hidden):
         for id_ in (id_ for id_ in altered if not own[place] and places.may_have(place, id_)):
             had.setdefault(id_, set()).add(name)

@@ -30,6 +30,7 @@ What is kept grows with the number of names, not of their pairs::
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,23 +53,26 @@ def table_of(ids: Collection[int]) -> int | None:
 class Places:
     """Which columns, by their ids, a description in the log may have at its `count` places, from 0 on.
 
-    `before`: the columns that were there at the look before; `stayed`: those of them that all descriptions
-    since have, up to the look after. Whatever came since has a greater id. Both are empty if no look tells::
+    Sorted, `before`: the columns that were there at the look before; `stayed`: those of them that all
+    descriptions since have, up to the look after. Whatever came since has a greater id. Both are empty if no
+    look tells::
 
         before                   stayed              description
         id 1, a 2, ssn 3, b 4    id 1, ssn 3, b 4    id, x, ssn, b: x may be 2, or 3 if 2 was gone by then
         id 1, ssn 2, b 3         id 1, ssn 2, b 3    id, ssn, b, x: x came
     """
 
-    before: Collection[int]
-    stayed: Collection[int]
+    before: Sequence[int]
+    stayed: Sequence[int]
     count: int
 
     def may_have(self, place: int, id_: int) -> bool:
         """Return whether the column at a place may be the one with this id."""
-        fewest = sum(id_ > each for each in self.stayed)
-        most = sum(id_ > each for each in self.before) if id_ in self.before else self.count
-        return fewest <= place <= min(most, self.count - 1 - sum(id_ < each for each in self.stayed))
+        fewest, most = bisect_left(self.stayed, id_), bisect_left(self.before, id_)
+        if most == bisect_right(self.before, id_):
+            most = self.count  # it came
+        after = len(self.stayed) - bisect_right(self.stayed, id_)
+        return fewest <= place <= min(most, self.count - 1 - after)
 
 
 class ColumnNames(BaseModel):
@@ -142,8 +146,8 @@ class ColumnNames(BaseModel):
         """Return the ids, by their names, of the columns in the log that were not altered since `before`."""
         before = self.before(table)
         earlier = _rows(before, self.earlier_versions if self.earlier else self.versions)
-        lasted = (name for name, _, _ in earlier & _rows(self.ids, self.versions))
-        return {name: before[name] for name in lasted if before[name] not in self.generated}
+        lasted, generated = earlier & _rows(self.ids, self.versions), self.generated
+        return {name: id_ for name, id_, _ in lasted if id_ not in generated}
 
     @property
     def generated(self) -> set[int]:
@@ -160,9 +164,10 @@ class ColumnNames(BaseModel):
         versions = self.earlier_versions if self.earlier else self.versions
         logged = {id_ for name, id_ in before.items() if versions.get(name, 0) >= 0}
         stayed = logged & {*self.ids.values()}
-        found = Places({*before.values()} - self.generated, stayed, len(columns))
+        found = Places(sorted({*before.values()} - self.generated), sorted(stayed), len(columns))
+        place_of = {name: place for place, name in enumerate(columns)}
         fits = len(columns) >= len(stayed) and all(
-            name in columns and found.may_have(columns.index(name), id_)
+            name in place_of and found.may_have(place_of[name], id_)
             for name, id_ in self.lasted(table).items()
             if id_ in stayed
         )
