@@ -92,6 +92,8 @@ class Visibility:
         """Return a position that had been read `SETTLED_SECONDS` ago; wait if none is recent enough."""
         end_of_log(self._session, self._server)
         now = time.monotonic()
+        if self._read and position < self._read[-1][1]:
+            self._read.clear()  # of another log
         while self._read and self._read[0][0] < now - RECENT_SECONDS:
             self._read.popleft()
         self._read.append((now, position))
@@ -99,7 +101,7 @@ class Visibility:
         settled = time.monotonic() - SETTLED_SECONDS
         while len(self._read) > 1 and self._read[1][0] <= settled:
             self._read.popleft()
-        return min(self._read[0][1], position)
+        return self._read[0][1]
 
     def _commits_in_order(self) -> bool:
         """Return whether commits become visible in log order; the setting may change at any time."""

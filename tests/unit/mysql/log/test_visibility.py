@@ -63,7 +63,7 @@ def test_without_a_write_what_was_read_a_second_ago_is_visible(session: Session,
     assert (session.visible(60, writable=locked), session.now) == (50, 1001.5)
     session.now += 1.0
     assert (session.visible(70, writable=locked), session.now) == (60, 1002.5)
-    assert session.visible(40, writable=locked) == 40  # in another log
+    assert (session.visible(40, writable=locked), session.now) == (40, 1003.5)  # in another log
     session.now += RECENT_SECONDS + 1
     assert session.visible(90, writable=locked) == 90
     assert session.barriers == 0
