@@ -8,7 +8,8 @@ for a replica to confirm it (semi-synchronous replication), as long as that take
   while ``binlog_order_commits`` is on). So when a write of ours has returned, all before it in the log are
   visible.
 - *MariaDB where we may not write, or locks keep us from it:* a second passes. By then all commits that had
-  been read are visible, unless one waits for a replica, which the server's status shows.
+  been read are visible; while some wait for a replica, which the server's status shows, only after the
+  longest time that it lets them wait.
 
 MariaDB also reports a position for a consistent snapshot (``binlog_snapshot_position``). It can't be relied
 on where the log goes on in another file: `MYSQL_BIN_LOG::open` sets it to the start of the new file while the
@@ -72,11 +73,7 @@ class Visibility:
         """Return a position that the reader has reached, up to which all commits are visible from now on."""
         if progress.writable and self._has_raised_barrier():
             return progress.position
-        visible = self._settled(progress.position)
-        found = row(self._session, "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_wait_sessions'")
-        if found is not None and int(found[1]):
-            raise NotYetError(f"{table}: commits read from the log wait for a replica to confirm them")
-        return visible
+        return self._settled(table, progress.position)
 
     def _has_raised_barrier(self) -> bool:
         """Return whether a write was committed; False if locks prevent it (FLUSH TABLES WITH READ LOCK)."""
@@ -88,8 +85,11 @@ class Visibility:
                 raise
             return False
 
-    def _settled(self, position: int) -> int:
-        """Return a position that had been read `SETTLED_SECONDS` ago; wait if none is recent enough."""
+    def _settled(self, table: TableName, position: int) -> int:
+        """Return a position that was read so long ago that all commits up to it are visible.
+
+        Waits up to `SETTLED_SECONDS`; `NotYetError` if more is needed.
+        """
         end_of_log(self._session, self._server)
         now = time.monotonic()
         if self._read and position < self._read[-1][1]:
@@ -98,10 +98,23 @@ class Visibility:
             self._read.popleft()
         self._read.append((now, position))
         time.sleep(max(0.0, self._read[0][0] + SETTLED_SECONDS - now))
-        settled = time.monotonic() - SETTLED_SECONDS
-        while len(self._read) > 1 and self._read[1][0] <= settled:
-            self._read.popleft()
-        return self._read[0][1]
+        seconds = self._replica_seconds() + SETTLED_SECONDS
+        settled = [read for at, read in self._read if at <= time.monotonic() - seconds]
+        if not settled:
+            raise NotYetError(
+                f"{table}: commits read from the log may wait for a replica for {seconds:g} s, and no"
+                " snapshot can be proven sooner without writing deltatide.watermark:"
+                f" {GRANT} TO the agent's user"
+            )
+        return settled[-1]
+
+    def _replica_seconds(self) -> float:
+        """Return how long MariaDB's commits may be waiting now for a replica to confirm them."""
+        found = row(self._session, "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_wait_sessions'")
+        if found is None or not int(found[1]):
+            return 0.0
+        timeout = row(self._session, "SELECT @@global.rpl_semi_sync_master_timeout")
+        return float(timeout[0]) / 1000 if timeout else RECENT_SECONDS
 
     def _commits_in_order(self) -> bool:
         """Return whether commits become visible in log order; the setting may change at any time."""
