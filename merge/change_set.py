@@ -284,6 +284,9 @@ def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iter
 
         insert (1, 10, 0)   delete (1, 20, 0)     truncate (1, 30, 0)   ->   none
         insert (1, 10, 0)   truncate (1, 30, 0)   truncate (1, 40, 0)   ->   delete (1, 30, 0)
+
+    A row that a truncate has deleted in the target already, at this very position, is found again: a chunk
+    that landed since may know more of its last version.
     """
     cdc, key = F.col(CDC), with_raw(layout.key, layout.raw_keys)
     at, lives = position_of(cdc), (cdc["op"] != DELETE) | (cdc["seq"] >= CHUNK_SEQ)
@@ -293,7 +296,7 @@ def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iter
     of_key = [F.col(quoted(name)) for name in states.columns if name != CDC]
     following = F.lead(cdc["at"]).over(Window.partitionBy(*of_key).orderBy(cdc["at"]))
     states = states.withColumn(CDC, cdc.withField("next", following))
-    found = cdc["lives"] & (cdc["next"].isNull() | (cdc["next"] > cdc["truncate"]))
+    found = cdc["lives"] & (cdc["next"].isNull() | (cdc["next"] >= cdc["truncate"]))
     return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"])
 
 

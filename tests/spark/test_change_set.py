@@ -84,9 +84,12 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     shown = "id, a, _cdc.op"
     assert zone.rows(shown) == [(1, 1, "delete"), (2, 2, "insert"), (3, None, "delete")]
     assert zone.live() == [(2, 2, "x")]
-    zone.log(30, insert(25, 1, a=8), Event("truncate", 26, 0, {}))
+    zone.log(30, insert(25, 1, a=8), update_of_a(24, 4, 7), Event("truncate", 26, 0, {}))
     zone.merge()
-    assert zone.rows(shown) == [(1, 8, "delete"), (2, 2, "delete"), (3, None, "delete")]
+    assert zone.rows(shown) == [(1, 8, "delete"), (2, 2, "delete"), (3, None, "delete"), (4, 7, "delete")]
+    zone.chunk(31, Chunk(22, 23, [row(4, 4, "z")]))  # the truncate is merged already
+    zone.merge()
+    assert zone.rows("id, a, b, _cdc.op, _cdc.lsn, _cdc.missing")[3] == (4, 7, "z", "delete", 26, None)
 
 
 @pytest.mark.soak
