@@ -240,6 +240,9 @@ class TableJob:
             requested=missing.requested,
         )
         why_broken = commits.why_broken or ("its properties were set back" if fenced else None)
+        if why_broken is None and replaces_all and not rebuild and commits.only_merges:
+            # Ours was skipped, and that job had read the table that was here before.
+            why_broken = "a merge into the table that was dropped came first"
         return Merged(report, why_broken, commits.last)
 
     def _is_built_otherwise(self) -> bool:

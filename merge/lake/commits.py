@@ -63,7 +63,8 @@ ALTERS_COLUMNS = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS"})
 REWRITES_FILES = frozenset({"DROP FEATURE", "OPTIMIZE", "REORG"})
 """Operations of `KEEPS_ROWS` that replace data files; VACUUM then removes the replaced ones."""
 
-MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
+MERGE = "MERGE"
+MAY_BE_OURS = frozenset({MERGE, "WRITE"})
 """Delta's names for the operations that a merge uses to write."""
 
 TXN_VERSIONS_PER_MANIFEST = 1000
@@ -169,7 +170,8 @@ class Commits:
     none wrote rows, our first commit; if none is ours, the newest of all. `manifest`: the one named by our
     newest commit that wrote rows. `newest`: the table's current version. `why_broken`: why the table does not
     continue, or None. `marks`: of our commits that wrote rows; `last`: the greatest, which the next must
-    exceed.
+    exceed. `only_merges`: all of these merged changes into the rows that were there; none wrote the whole
+    table.
     """
 
     version: int
@@ -178,6 +180,7 @@ class Commits:
     why_broken: str | None
     last: Mark | None = None
     marks: frozenset[Mark] = field(default=frozenset(), compare=False)
+    only_merges: bool = field(default=False, compare=False)
 
 
 def read_commits(
@@ -259,7 +262,8 @@ def commits_of(
     manifest = written[max(written)].manifest if written else None
     last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
     why_broken = _breach(rows, marks, frontier, built_with)
-    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()))
+    only_merges = {row["operation"] for row in rows if row["version"] in written} == {MERGE}
+    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()), only_merges)
 
 
 def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:

@@ -187,6 +187,32 @@ def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_buil
     assert zone.rows("id") == [(1,), (2,), (3,), (4,)]
 
 
+def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_first(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job creates it again; the first one, at the same manifest, merges into that, and is killed."""
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    apply = table.apply
+
+    def dropped(*late: Any) -> Any:
+        def created(*arguments: Any) -> Any:
+            monkeypatch.setattr(table, "apply", apply)
+            apply(*late)
+            return apply(*arguments)
+
+        shutil.rmtree(zone.folder / "lake/public/orders")
+        monkeypatch.setattr(table, "apply", created)
+        assert merge_once(another_session(zone.spark), zone.config).exact
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(table, "apply", dropped)
+    with pytest.raises(KeyboardInterrupt):
+        zone.merge()
+    assert zone.rows("id") == [(1,), (2,)]
+
+
 @pytest.mark.soak
 def test_a_table_that_others_always_write_to_stops_no_other_table(
     zone: Zone, monkeypatch: pytest.MonkeyPatch

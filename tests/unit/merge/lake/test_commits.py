@@ -181,6 +181,12 @@ def test_a_commit_that_only_altered_the_layout_does_not_say_that_the_rows_are_th
     assert judged(rows, None) == Commits(0, manifest=None, newest=1, why_broken=None, last=None)
 
 
+def test_a_table_that_was_only_merged_into_is_known_from_one_whose_rows_were_written() -> None:
+    assert judged(history(created(), ours(2), altered(3), ours(3)), None).only_merges
+    assert not judged(history(created(), ("WRITE", Mark("shop", 2)), ours(3)), None).only_merges
+    assert not judged(history(created()), None).only_merges
+
+
 def test_upkeep_vouches_for_no_version_up_to_the_one_that_it_follows() -> None:
     """It looked at version 3; then version 1 was put back, and its commits became versions 2 and 3."""
     upkeep = Mark("shop", 3, layout=True, follows=3)
