@@ -113,7 +113,6 @@ class VerificationRun:
             if sample.error is None
         ]
         refusals = [self._refusal(request) for _, request in asked]
-        self._merge()
         for (sample, request), why in zip(asked, refusals, strict=True):
             if why is not None:
                 self.found.append(not_verified(sample.table, str(why), why.hint))
@@ -187,7 +186,6 @@ class VerificationRun:
         dumps = self._await(request)
         if not checksums and all(dump.state != "complete" for dump in dumps):
             raise RequestError("; ".join(f"{dump.table}: {dump.error}" for dump in dumps))
-        self._merge()
         return self._compare_read(request, tables, where=where, ranges=ranges)
 
     def _merge(self) -> None:
@@ -202,7 +200,7 @@ class VerificationRun:
             err.print(f"[bold red]not merged[/] {escape(str(table.table))}: {escape(table.error or '')}")
 
     def _compare_read(self, request: str, tables: Sequence[TableName], **wanted: Any) -> Any:
-        """Compare what the agent has read for a request."""
+        """Compare what the agent has read for a request, after a merge if the lake has not got that far."""
         from merge import verify as compare
 
         return compare(
@@ -210,6 +208,7 @@ class VerificationRun:
             self.config,
             request,
             tables=tables,
+            merge=self._merge,
             progress=lambda done, of, what: self.shown(done, of, f"comparing {what}"),
             **wanted,
         )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.config import Config
-from connector.errors import TableError
-from connector.landing.manifest import Manifest
+from connector.errors import GapError, TableError
+from connector.landing.manifest import DumpState, Manifest
 from connector.schema import TableName, TableSchema
 from merge.job import merging_sessions
-from merge.lake.control_table import Frontiers, read_frontiers
+from merge.lake.control_table import Frontier, Frontiers, read_frontiers
 from merge.lake.target import Target, read_state, targets_of
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
+from merge.plan import plan_table
 from merge.proof.comparison import SHOWN
 from merge.spark.log_store import check_log_store
 from merge.spark.unreachable import check_endpoint, explained
@@ -59,6 +60,26 @@ class OpenedLake:
         if state is None or state.schema_id is None:
             raise TableError(table, "has not landed yet", hint="see: deltatide status")
         return self.landing.schemas([(table, state.schema_id)])[state.schema_id]
+
+    def frontier(self, dump: DumpState) -> Frontier:
+        """Return a dump's table's frontier, moved on to the manifest that finished the dump if that is idle.
+
+        If nothing of the table has landed in between, its rows are the same at both: a merge would only
+        record that. It has more to do if the last one failed, if rows wait for a column, or if the table has
+        columns, masks or rows of its own, which may have been changed.
+        """
+        known, upto = self.frontiers.of(dump.table), dump.finished_in or 0
+        if known.manifest >= upto or known.version is None or known.error is not None or known.missing != 0:
+            return known
+        if self.landing.projection(dump.table) is not None:
+            return known
+        try:
+            self.landing.load(known.manifest + 1, upto)
+            captured = dump.table in self.landing.get(upto).tables
+            idle = captured and plan_table(dump.table, self.landing, known.manifest, upto).is_empty
+        except GapError:
+            return known
+        return replace(known, manifest=upto) if idle else known
 
 
 @contextmanager

@@ -7,7 +7,8 @@
 
 The agent reads the source as for a dump (`connector.capture.dumps.queue`): in chunks, each at a proven low
 watermark, while both sides keep changing. No merge takes up its files (kind verify). At a cut at or after the
-manifest that finished this dump:
+manifest that finished this dump (or at that manifest, if nothing of the table has landed since the newest
+cut, so that a merge would leave it as it is: `OpenedLake.frontier`):
 
 - EXPECTED: the rows read, each at its chunk's low watermark, and everything that landed after the lowest of
   these, up to the cut, reconciled as a merge does into an empty table (`merge.plan.plan_verification`).
@@ -45,7 +46,7 @@ did not prove equal (`merge.proof.checksums`). These are then read and compared 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,6 @@ from connector.schema import TableName, TableSchema
 from merge.change_set import changes
 from merge.keys import TargetLayout, key_text, same_rows
 from merge.lake.commits import read_commits
-from merge.lake.control_table import Frontier, Frontiers
 from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, first_line, without_values
 from merge.lake.target import Target, TargetState, check_owner, read_state
 from merge.lake.widened import with_whole_filters
@@ -140,9 +140,12 @@ def verify(
     ranges: Sequence[KeyEnds] | None = None,
     tables: Collection[TableName] = (),
     progress: Progress | None = None,
+    merge: Callable[[], object] | None = None,
 ) -> Verification:
     """Compare the tables that the agent has read for a request with `verify`, as of their newest cut.
 
+    A table of which nothing has landed since that cut is compared as of the manifest that finished the
+    reading. `merge`: called first if another table is not merged that far; by default, it gets an error.
     `request`: its id. `tables`: the tables that it names. Manifests list only recently ended dumps; a table
     whose dump is no longer listed gets an error. `where`: its condition, if any, to look for `suspects`.
     `ranges`: the ranges that it names; without them, rows that only the lake has are not found. Differences
@@ -151,7 +154,17 @@ def verify(
     errors that affect all tables, and `ConfigurationError` if the landing zone has no such verification.
     """
     with opened(spark, config) as lake:
+        if merge is None or not _is_behind(lake, request):
+            return compare(lake, request, where=where, ranges=ranges, tables=tables, progress=progress)
+    merge()
+    with opened(spark, config) as lake:
         return compare(lake, request, where=where, ranges=ranges, tables=tables, progress=progress)
+
+
+def _is_behind(lake: OpenedLake, request: str) -> bool:
+    """Return whether a table that was read for a request is not merged that far."""
+    read = (dump for dump in _dumps_of(lake.newest, request) if dump.state == "complete")
+    return any(lake.frontier(dump).manifest < (dump.finished_in or 0) for dump in read)
 
 
 def compare(
@@ -166,7 +179,7 @@ def compare(
     """Compare like `verify`, in the session of an opened lake."""
     dumps = _dumps_of(lake.newest, request)
     lake.frontiers.check(lake.landing, lake.landing.first_kept)
-    run = _Run(lake.spark, lake.config, lake.landing, lake.frontiers, lake.targets, where, ranges)
+    run = _Run(lake.spark, lake.config, lake.landing, lake, where, ranges)
     compared = []
     for done, dump in enumerate(dumps):
         (progress or (lambda *_: None))(done, len(dumps), str(dump.table))
@@ -193,8 +206,7 @@ class _Run:
     spark: SparkSession
     config: Config
     landing: LandingZone
-    frontiers: Frontiers
-    targets: Mapping[TableName, Target]
+    lake: OpenedLake
     where: str | None
     ranges: Sequence[KeyEnds] | None
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
@@ -290,8 +302,8 @@ class _Run:
 
     def _open(self, dump: DumpState) -> Sides:
         """Return both sides: what a dump has read, and the lake's table to compare it with."""
-        target, frontier = self._target_of(dump), self.frontiers.of(dump.table)
-        state, version, upto, note = self._version(target, frontier)
+        target = self._target_of(dump)
+        state, version, upto, note = self._version(target, dump)
         self.landing.check_end(upto)
         self.landing.load(max(1, dump.started_in - 1), upto)
         plan = plan_verification(dump, self.landing, upto)
@@ -339,7 +351,7 @@ class _Run:
 
     def _target_of(self, dump: DumpState) -> Target:
         """Return the Delta table to compare; `TableError` if it is behind the dump."""
-        at, target = self.frontiers.of(dump.table).manifest, self.targets.get(dump.table)
+        target = self.lake.targets.get(dump.table)
         if dump.state != "complete" or dump.finished_in is None:
             raise TableError(
                 dump.table,
@@ -348,16 +360,19 @@ class _Run:
             )
         if target is None:
             raise TableError(dump.table, "is no longer captured")
-        if at < dump.finished_in or self.frontiers.of(dump.table).version is None:
+        frontier = self.lake.frontier(dump)
+        if frontier.manifest < dump.finished_in or frontier.version is None:
             raise TableError(
                 dump.table,
-                f"the lake has it as of manifest {at}, and the source was read up to {dump.finished_in}",
+                f"the lake has it as of manifest {frontier.manifest},"
+                f" and the source was read up to {dump.finished_in}",
                 hint="merge first: deltatide merge",
             )
         return target
 
-    def _version(self, target: Target, frontier: Frontier) -> tuple[TargetState, int, int, str | None]:
+    def _version(self, target: Target, dump: DumpState) -> tuple[TargetState, int, int, str | None]:
         """Return a Delta table's state, the version to compare, its manifest, and why others' is compared."""
+        frontier, upto = self.lake.frontiers.of(dump.table), self.lake.frontier(dump).manifest
         state = read_state(self.spark, target)
         if state is None or state.id != frontier.id or frontier.version is None:
             raise TableError(
@@ -365,13 +380,12 @@ class _Run:
                 f"{target.name} was dropped or replaced after the last cut",
                 hint="the next merge rebuilds it from the landing zone: deltatide merge",
             )
-        key = self.landing.get(frontier.manifest).tables[target.table].key
+        key = self.landing.get(upto).tables[target.table].key
         check_owner(state, target, self.config.source.name, key)
         commits = read_commits(self.spark, target, self.config.source.name, frontier)
         if commits.why_broken is None:
-            return state, frontier.version, frontier.manifest, None
-        upto = max(frontier.manifest, commits.manifest or 0)
-        return state, commits.newest, upto, commits.why_broken
+            return state, frontier.version, upto, None
+        return state, commits.newest, max(upto, commits.manifest or 0), commits.why_broken
 
 
 def _reason(state: TableState) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import Mock
@@ -131,15 +131,21 @@ def test_spark_starts_while_the_agent_reads(
             raise PreconditionError("Spark did not start")
         yield "session"
 
+    def compared(*_: Any, merge: Callable[[], None], **__: Any) -> Verification:
+        done.append("compared")
+        merge()
+        done[-1] += ", for the lake was behind"
+        return Verification("run", [])
+
     monkeypatch.setattr(verification_run, "stopping", started)
     monkeypatch.setattr(source_view, "captured_name", lambda name, _: name)
     monkeypatch.setattr(dump_requests, "request_dump", lambda *_, **__: done.append("asked") or "7")
     monkeypatch.setattr(verifications, "await_dumps", lambda *_: done.append("read") or [])
     run = verification_run.VerificationRun(Mock(), Mock(), Mock(), ExitStack())
     monkeypatch.setattr(run, "_merge", lambda: done.append("merged"))
-    monkeypatch.setattr(run, "_compare_read", lambda *_, **__: Verification("run", []))
+    monkeypatch.setattr("merge.verify", compared)
     run.verify_checksums([str(ORDERS)])
-    assert done == ["asked", "Spark", "read", "merged"]
+    assert done == ["asked", "Spark", "read", "compared", "merged, for the lake was behind"]
     done.append("no Java")
     run = verification_run.VerificationRun(Mock(), Mock(), Mock(), ExitStack())
     with pytest.raises(PreconditionError):
@@ -162,7 +168,6 @@ def test_a_sample_says_of_what_it_is_one_and_each_table_that_it_could_not_take(
     )
     run = verification_run.VerificationRun(Mock(), Mock(), Mock(), Mock(), _spark=Mock())
     monkeypatch.setattr(run, "_await", Mock(side_effect=[[], [], denied]))
-    monkeypatch.setattr(run, "_merge", lambda: None)
     monkeypatch.setattr(
         run, "_compare_read",
         lambda _, tables, **__: Verification("run", [TableVerification(tables[0], rows=10, manifest=3)]),

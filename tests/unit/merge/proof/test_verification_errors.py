@@ -24,7 +24,7 @@ def test_an_error_holds_no_value_of_a_table_that_is_not_all_in_the_lake(
     monkeypatch.setattr(_Run, "_compare", fail)
     landing: Any = SimpleNamespace(projection=lambda _: projection, hint_for=lambda _: None)
     nothing: Any = None
-    run = _Run(nothing, nothing, landing, nothing, {}, None, None)
+    run = _Run(nothing, nothing, landing, nothing, None, None)
     dump: Any = SimpleNamespace(rows=1, kind="verify", table=TableName("public", "orders"))
     monkeypatch.setattr("merge.proof.verification.explain", lambda *_: None)
     error = run.verify(dump).error
