@@ -47,7 +47,7 @@ from merge.lake.control_table import (
     left_frontiers,
     read_frontiers,
 )
-from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, described, with_retries
+from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, constraint_hint, described, with_retries
 from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
 from merge.lake.target import (
@@ -283,7 +283,8 @@ class MergeRun:
         return replace(report, seconds=seconds)
 
     def _failed(self, target: Target, error: Exception) -> TableReport:
-        hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
+        known = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
+        hint = known or constraint_hint(error, target.name)
         if hint == DAMAGED_HINT and target.table in self.shapes:
             hint = self.shapes[target.table].damaged_hint
         reason, printed = described(error, f"merge of {target.table}", whole=target.columns is None)

@@ -85,6 +85,9 @@ UNREAD = "FAILED_READ_FILE"
 
 UNDELIVERED_HINT = "its store did not deliver it whole: merge again, which reads it again"
 
+CONSTRAINTS = re.compile("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED")
+"""A row lacks what somebody has made a condition of the Delta table."""
+
 OUR_OWN = "USER_RAISED_EXCEPTION"
 """The error name of our own checks within queries (`merge.columns.projection`)."""
 
@@ -144,6 +147,16 @@ def is_lost_file(error: BaseException) -> bool:
 def unread_hint(error: Exception, damaged: str) -> str:
     """Return what to do about a file that was not read: `damaged`, unless its store did not deliver it."""
     return UNDELIVERED_HINT if is_undelivered(error) else damaged
+
+
+def constraint_hint(error: Exception, name: str) -> str | None:
+    """Return what to do if a constraint of the Delta table `name` refuses a row of the source, else None."""
+    if not isinstance(error, SPARK_ERRORS) or CONSTRAINTS.search(str(error)) is None:
+        return None
+    return (
+        "somebody has added a constraint that a row of the source does not meet; drop it, and merge again:"
+        f" ALTER TABLE {name} DROP CONSTRAINT ..., or ALTER COLUMN ... DROP NOT NULL"
+    )
 
 
 def first_line(error: Exception) -> str:

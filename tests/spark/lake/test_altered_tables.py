@@ -1,0 +1,36 @@
+"""Delta tables that somebody altered, without changing rows: that is respected, or refused with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.support.landing.zone import Zone, delete, insert, update_of_a
+
+
+def test_a_column_a_constraint_and_clustering_of_others_stay_and_a_refused_row_has_a_hint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.log(10, insert(5, 1), insert(5, 2))
+    assert zone.merge().exact
+    name = f"delta.`{tmp_path}/lake/public/orders`"
+    for change in ("ADD COLUMN mine string", "ADD CONSTRAINT small CHECK (a < 100)", "CLUSTER BY (b)"):
+        spark.sql(f"ALTER TABLE {name} {change}")
+    spark.sql(f"OPTIMIZE {name} FULL")
+    versions = len(zone.history())
+    zone.log(20, update_of_a(15, 1, a=7), delete(15, 2), insert(15, 3))
+    assert zone.merge().exact
+    assert zone.rows("id, a, b, mine") == [(1, 7, "x", None), (3, 3, "x", None)]
+    assert len(zone.history()) == versions + 1, "it was rebuilt"
+    assert spark.sql(f"DESCRIBE DETAIL {name}").head()["clusteringColumns"] == ["b"]
+
+    zone.log(30, insert(25, 4, a=700))
+    (failed,) = zone.merge().failed
+    assert "small" in (failed.error or "")
+    assert "DROP CONSTRAINT" in (failed.hint or "")
+    assert "700" not in (failed.printed or "")
+    spark.sql(f"ALTER TABLE {name} DROP CONSTRAINT small")
+    assert zone.merge().exact
+    assert zone.rows("id, a") == [(1, 7), (3, 3), (4, 700)]
