@@ -89,8 +89,9 @@ _OF_OTHER_TYPES = frozenset(
     name for name in KNOWN_FUNCTIONS - _OF_ANY_TYPE - {"timestamp"} if not f"{name}(".startswith(_OF_INSTANTS)
 )
 _MAYBE_TEXT = re.compile("string|char|variant")
-_INSTANTS_INSIDE = re.compile(r"\bTimestampType\b(?!(?:, (?:try_)?to_\w+)?, Some\()")
-"""The type in the schema of a parser (from_json, variant_get), unlike that of to_timestamp with its zone."""
+_INSTANTS_INSIDE = re.compile(r"\bTimestampType\b(?!\)|(?:, (?:try_)?to_\w+)?, Some\()")
+"""The type in the schema of a parser (from_json, variant_get); to_timestamp has a zone after it, and
+make_timestamp has it last."""
 
 
 DEPENDS_ON_TIME = "it may depend on the time ('now', 'today', '12:30')"

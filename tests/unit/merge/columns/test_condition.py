@@ -118,6 +118,7 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
         "(at#1 > cast(cast(2026-01-01 as date) as timestamp))",
         "(at#1 > cast(cast(gettimestamp(01.02.2026, d.M.yyyy, TimestampType, try_to_date, Some(UTC), true)"
         " as date) as timestamp))",
+        "(at#1 > make_timestamp(2026, 1, 1, 0, 0, cast(0 as decimal(16,6)), Some(UTC), true, TimestampType))",
         "(cast(at#1 - INTERVAL '1' DAY as string) > x)",
         "((from_json(StructField(a,StringType,true), opens_at#0, Some(UTC)).a = x) AND"
         " (gettimestamp(opens_at#0, HH:mm, TimestampType, to_timestamp, Some(UTC), true) > at#1))",
