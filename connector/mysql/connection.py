@@ -181,6 +181,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
+            read_timeout=CONNECT_SECONDS,  # of the handshake
             program_name=name,
             max_allowed_packet=1 << 30,
             init_command=f"SET SESSION {', '.join(_SESSION)}",
@@ -191,6 +192,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
         _keep_alive(connection._sock)
         if not replication:
             query(connection, f"SET SESSION {', '.join(_further_settings(connection))}")
+        connection._read_timeout = None
     except (pymysql.Error, OSError) as error:
         close(connection)
         raise refused(error, parameters) from None
@@ -270,6 +272,14 @@ def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> DeltatideErro
         if named
         else "set ssl_ca in source.url to the certificate of the CA that signed the server's",
     )
+
+
+def descriptor_of(connection: Connection[Any]) -> int:
+    """Return the descriptor of an open connection; the driver's error for one that has ended."""
+    if connection._sock is None:
+        raise pymysql.err.InterfaceError(0, "the connection has ended")
+    descriptor: int = connection._sock.fileno()
+    return descriptor
 
 
 @contextmanager

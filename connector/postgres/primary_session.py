@@ -20,6 +20,7 @@ from psycopg2.extensions import connection as Connection
 from connector.errors import TransientError
 from connector.postgres import log_identity
 from connector.postgres.connection import close, driver_errors, one_row
+from connector.silence import answered
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,8 @@ CHANGED = "another server process answers on the session than before"
 def process_of(connection: Connection) -> Process | None:
     """Return the server process behind a session, given a token from now on; None without a response."""
     try:
-        with driver_errors("identifying the session's process"):
+        doing = "identifying the session's process"
+        with driver_errors(doing), answered(connection.fileno(), doing):
             row = one_row(
                 connection,
                 f"SELECT pg_backend_pid(), coalesce(nullif(current_setting('{_TOKEN}', true), ''),"

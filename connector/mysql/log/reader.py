@@ -22,7 +22,7 @@ from connector.codec.log_segment import LogSegment
 from connector.errors import TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.mysql.codec.segment import MysqlSegment
-from connector.mysql.connection import close, driver_errors
+from connector.mysql.connection import close, descriptor_of, driver_errors
 from connector.mysql.failover import has_gtids
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
@@ -36,6 +36,7 @@ from connector.mysql.server import (
 )
 from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.position import unpack_binlog_position
+from connector.silence import answered
 
 log = logging.getLogger(__name__)
 
@@ -215,8 +216,11 @@ class MysqlLogReader:
 
         Also checks whether the server may be written to: it may have become a replica, or ceased to be one.
         """
-        with driver_errors("reading the end of the log"):
-            self._note_writable(self._state_tables.is_writable(self._side, self._writable))
+        doing = "reading the end of the log"
+        with driver_errors(doing):
+            with answered(descriptor_of(self._side), doing):  # what follows may wait for a replica
+                writable = self._state_tables.is_writable(self._side, self._writable)
+            self._note_writable(writable)
             if not self._writable:  # it may be a replica by now, and not log what it applies
                 ensure_logging(self._side, self._server)
             self._record_file()

@@ -36,6 +36,7 @@ from connector.postgres.primary_session import CHANGED, Process, process_of
 from connector.postgres.slot import REFUSED, advance_slot
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName
+from connector.silence import answered
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +236,8 @@ class PostgresLogReader:
         self._compared = self.position
         if not (described := self._names.may_be_outdated()):
             return
-        with driver_errors("reading the names of tables"):
+        doing = "reading the names of tables"
+        with driver_errors(doing), answered(self._side.fileno(), doing):
             found = all_rows(self._side, _NAMES, (described,))
         *_, snapshot, lsn = found[-1]
         current = {oid: TableName(*name) for oid, *name, _, _ in found if None not in name}
@@ -246,7 +248,8 @@ class PostgresLogReader:
 
     def _poll_end_of_log(self) -> Snapshot:
         """Query a fresh snapshot and the end of the log; forget commits that the snapshot shows."""
-        with driver_errors("reading the end of the log"):
+        doing = "reading the end of the log"
+        with driver_errors(doing), answered(self._side.fileno(), doing):
             row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
         assert row is not None
         if process_of(self._side) != self._process:

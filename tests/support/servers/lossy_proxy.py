@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that cuts connections on demand, even in the middle of a transfer."""
+"""A TCP proxy in front of a server that cuts connections or falls silent on demand, even in mid-transfer."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class LossyProxy:
         self._random = random.Random(seed)
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
 
@@ -28,7 +30,12 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._flowing.set()
         self.cut(1.0)
+
+    def fall_silent(self) -> None:
+        """Pass nothing on from now on, on all connections; each stays open."""
+        self._flowing.clear()
 
     def cut(self, share: float = 0.5) -> None:
         """Reset this share of the connections now."""
@@ -65,10 +72,10 @@ class LossyProxy:
             for source, target in ((client, server), (server, client)):
                 threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
 
-    @staticmethod
-    def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self._flowing.wait()
                 target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):

@@ -16,6 +16,12 @@ from connector.mysql.state_tables import StateTables
 from tests.unit.mysql.log.test_buffer import Log
 
 
+@pytest.fixture(autouse=True)
+def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "descriptor_of", lambda _: 0)
+    monkeypatch.setattr(reader, "answered", lambda *_: nullcontext())
+
+
 class Stream:
     """Returns what it is told to, at each call."""
 

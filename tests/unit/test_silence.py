@@ -1,0 +1,51 @@
+"""A connection on which nothing answers is ended; one that answers is left alone."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from connector import silence
+from connector.errors import TransientError
+from connector.silence import answered
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[socket.socket, socket.socket]:
+    monkeypatch.setattr(silence, "SILENCE_SECONDS", 0.1)
+    return socket.socketpair()
+
+
+def test_who_waits_for_a_silent_server_is_woken_and_told_why(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+
+    def ask() -> None:
+        with answered(ours.fileno(), "asking"):
+            assert ours.recv(1) == b""
+            raise OSError("the connection has ended")
+
+    with ours, theirs, pytest.raises(TransientError, match="asking: the server has not answered for"):
+        ask()
+
+
+def test_a_connection_that_answers_stays_open_and_its_errors_are_its_own(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    with ours, theirs:
+        for _ in range(3):
+            theirs.send(b"x")
+            with answered(ours.fileno(), "asking"):
+                assert ours.recv(1) == b"x"
+        with pytest.raises(ValueError, match="odd"), answered(ours.fileno(), "asking"):
+            raise ValueError("odd")
+        theirs.send(b"y")
+        assert ours.recv(1) == b"y"
+
+
+def test_a_connection_that_has_ended_is_lost() -> None:
+    with pytest.raises(TransientError, match="the connection has ended"), answered(-1, "asking"):
+        pass
