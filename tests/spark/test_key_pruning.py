@@ -124,5 +124,32 @@ def test_keys_too_long_for_the_type_of_older_files_are_merged(
     assert zone.rows("k, v", "public/d") == expected
 
 
+@pytest.mark.parametrize("few", [256, 0])
+def test_only_files_that_hold_changed_keys_are_opened(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(applying, "LARGE_BYTES", -1)
+    monkeypatch.setattr("merge.key_pruning.FEW_KEYS", few)
+    zone = Zone(spark, tmp_path)
+    table = schema_of("public.d", ("k",), k="decimal(20,0)", v="int")
+    zone.landed.table(table)
+    files: list[set[Path]] = []
+    for lsn, keys in ((5, range(50)), (15, range(100, 150))):
+        zone.landed.commit(lsn + 5, [zone.landed.log(table, [inserted(lsn, k, k) for k in keys])])
+        zone.merge()
+        files.append(set((tmp_path / "lake/public/d").glob("*.parquet")))
+    old, away = files[0], tmp_path / "away"
+    away.mkdir()
+    for file in old:
+        file.rename(away / file.name)
+    zone.landed.commit(30, [zone.landed.log(table, [inserted(25, k, 7) for k in (149, 150)])])
+    assert not zone.merge().failed
+    for file in away.iterdir():
+        file.rename(tmp_path / "lake/public/d" / file.name)
+    rows = dict(zone.rows("k, v", "public/d"))
+    assert rows == {**{k: k for k in (*range(50), *range(100, 149))}, 149: 7, 150: 7}
+    assert old < files[1], "each range of keys has a file of its own"
+
+
 def inserted(lsn: int, key: int, value: int) -> Event:
     return Event("insert", lsn, 2 * value, {"k": Decimal(key), "v": value})
