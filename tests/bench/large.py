@@ -1,13 +1,16 @@
 """Merges into a large table: ``python -m tests.bench.large``, or ``make bench-large``.
 
 The reference for merges is the MERGE in Delta's documentation (`tests.bench.lake.merge`); for a first load, a
-plain write of the same files to a Delta table. A verification by checksums is compared with one by rows
-(`tests.bench.lake.verification`). Writes bench-large.json.
+plain write of the same files to a Delta table. Merges of recent keys are measured again in a table a tenth as
+large: how their cost grows with the table is an exponent, 0 if it does not and 1 if it is proportional. A
+verification by checksums is compared with one by rows (`tests.bench.lake.verification`). Writes
+bench-large.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
+from connector.config import Config
 from tests.bench.lake.landing import Keys, MeasuredZone
 from tests.bench.lake.merge import Reference, merge_once
 from tests.bench.lake.verification import verification
@@ -30,8 +34,8 @@ from tests.support.landing.landed import config_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FEW, MANY = 100, 100_000
-TABLE = "public.big"
+FEW, SOME, MANY = 100, 10_000, 100_000
+TABLE, SMALLER = "public.big", "public.smaller"
 
 
 def large(folder: Path, rows: int) -> Iterator[Measurement]:
@@ -56,11 +60,12 @@ def large(folder: Path, rows: int) -> Iterator[Measurement]:
             ours, known = merge_once(spark, config), reference.merge(0, changed)
             name = f"merge of {len(keys):,} changes spread over {rows:,} rows"
             yield _slower(name, ours, "documented MERGE", known, 1 / factor)
-        at_once = ours
         zone.change(np.arange(rows - MANY, rows, dtype=np.int64))
         recent = merge_once(spark, config)
-        yield _slower(f"merge of {MANY:,} changes to recent keys", recent, "to spread ones", at_once, 1)
+        yield _slower(f"merge of {MANY:,} changes to recent keys", recent, "to spread ones", ours, 1)
         yield from _unneeded(spark, zone, folder, spread)
+        yield _growth(spark, zone, folder, rows)
+        yield _explained(spark, zone, folder)
         peak = _java_peak_mib()
         yield Measurement("peak memory of the driver", peak, "MiB", target=at_most(3072))
     finally:
@@ -76,16 +81,59 @@ def _java_peak_mib() -> float:
 
 
 def _unneeded(spark: SparkSession, zone: MeasuredZone, folder: Path, keys: Keys) -> Iterator[Measurement]:
-    """Merge old events again, alone and with 1 % new ones; measure the bytes of data written."""
-    config = config_of(str(folder / "landing"), str(folder / "lake"))
-    table = f"delta.`{folder}/lake/public/big`"
+    """Merge old events again, alone and with 1 % new ones; count the data files and rows written."""
     stale = zone.lsn - 25
     zone.change(keys, at=stale)
+    written = _written(spark, folder, "numTargetFilesAdded", "numTargetFilesRemoved")
+    yield Measurement(f"data files written by {len(keys):,} stale changes", written, "", target=at_most(0))
+    new = keys[::100]
+    zone.change(keys, at=stale + 1)
+    zone.change(new)
+    written = _written(spark, folder, *(f"numTargetRows{how}" for how in ("Inserted", "Updated", "Copied")))
+    name = f"rows written by {len(new):,} changes among {len(keys):,} stale ones"
+    yield Measurement(name, written, "", target=at_most(len(new)))
+
+
+def _written(spark: SparkSession, folder: Path, *metrics: str) -> int:
+    """Merge, and return the sum of some of Delta's metrics of that."""
+    merge_once(spark, config_of(str(folder / "landing"), str(folder / "lake")))
+    (last,) = spark.sql(f"DESCRIBE HISTORY delta.`{folder}/lake/public/big` LIMIT 1").collect()
+    return sum(int(last["operationMetrics"].get(metric, 0)) for metric in metrics)
+
+
+def _growth(spark: SparkSession, zone: MeasuredZone, folder: Path, rows: int) -> Measurement:
+    """Measure how the cost of a merge of recent keys grows from a tenth of the rows to all."""
+    smaller = MeasuredZone.create(folder / "smaller", [SMALLER])
+    smaller.dump(rows // 10)
+    config = config_of(str(folder / "smaller"), str(folder / "smaller-lake"))
     merge_once(spark, config)
-    (again,) = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
-    metrics = again["operationMetrics"]
-    files = sum(int(metrics.get(f"numTargetFiles{kind}", 0)) for kind in ("Added", "Removed"))
-    yield Measurement(f"data files written by {len(keys):,} stale changes", files, "", target=at_most(0))
+    known = _recent_seconds(spark, smaller, config, rows // 10)
+    seconds = _recent_seconds(spark, zone, config_of(str(folder / "landing"), str(folder / "lake")), rows)
+    name = f"exponent of the cost of {SOME:,} changes to recent keys, {rows // 10:,} to {rows:,} rows"
+    return Measurement(name, math.log10(seconds / known), "", target=at_most(0.3))
+
+
+def _recent_seconds(spark: SparkSession, zone: MeasuredZone, config: Config, rows: int) -> float:
+    """Return how long a merge of the last keys takes, at best of three."""
+    seconds = []
+    for _ in range(3):
+        zone.change(np.arange(rows - SOME, rows, dtype=np.int64))
+        seconds.append(merge_once(spark, config))
+    return min(seconds)
+
+
+def _explained(spark: SparkSession, zone: MeasuredZone, folder: Path) -> Measurement:
+    """Measure the explanation of one row."""
+    from merge import explain_row
+
+    config = config_of(str(folder / "landing"), str(folder / "lake"))
+    begun = time.monotonic()
+    found = explain_row(spark, config, TABLE, "0").to_dict()
+    seconds = time.monotonic() - begun
+    if found["delta"]["differences"] or found["result"] is None:
+        raise RuntimeError(f"a row is not as its events say: {found}")
+    landed = sum(file.rows for manifest in zone.landed.manifests for file in manifest.files)
+    return Measurement(f"explanation of one row of {landed:,} landed ones", seconds, "s", target=at_most(10))
 
 
 def _write(spark: SparkSession, files: list[str], folder: Path) -> float:

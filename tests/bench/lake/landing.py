@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from connector.landing.event_batch import CdcColumns, assemble
 from connector.landing.format import data_path
+from connector.landing.key_span import key_span
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
@@ -123,7 +124,8 @@ class MeasuredZone:
         return LandedFile(
             path=path, table=schema.table, schema_id=schema.id, kind=kind, rows=count,
             bytes=len(data.getvalue()), partial=bool(unchanged), first=Position(1, lsn, int(seqs[0])),
-            last=Position(1, lsn, int(seqs[-1])), **known,
+            last=Position(1, lsn, int(seqs[-1])), key_span=key_span(pa.chunked_array([pa.array(keys)])),
+            **known,
         )  # fmt: skip
 
     def _columns(self, keys: Keys) -> list[pa.Array]:
