@@ -93,7 +93,7 @@ def test_so_has_one_with_a_new_layout_or_whose_ghosts_a_full_dump_without_rows_h
 @pytest.mark.parametrize(
     "frontier",
     [
-        Frontier(1),
+        Frontier(1, missing=0),
         Frontier(1, 7, "its id", missing=2),
         Frontier(1, 7, "its id", missing=None),
         Frontier(1, 7, "its id", missing=0, error="a type can't be widened"),
