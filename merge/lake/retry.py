@@ -97,6 +97,7 @@ UNNAMED = "[UNNAMED_ERROR]"
 WITHHELD = "(the rest is withheld, since it may contain a value)"
 
 _ERROR_NAME = re.compile(r"\[([A-Z_][A-Z0-9_.]*)\]")
+_CAUSE = re.compile(r"^Caused by: ((?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error))\b", re.MULTILINE)
 _NAMED = re.compile(rf"(?:[\w.$]+: )*{_ERROR_NAME.pattern}")
 """A reason that begins with the error's name, or with that after the names of Java's classes."""
 
@@ -219,6 +220,11 @@ def where_it_was(error: BaseException) -> str:
     cause = error.__cause__ or error.__context__
     before = where_it_was(cause) if cause is not None else ""
     return f"{before}{''.join(traceback.format_tb(error.__traceback__))}{type(error).__name__}\n"
+
+
+def causes(error: Exception) -> list[str]:
+    """Return the classes of an error's causes, the innermost last: they hold no value."""
+    return _CAUSE.findall(str(error))
 
 
 def innermost(error: Exception) -> str:

@@ -57,6 +57,7 @@ from merge.lake.retry import (
     BEING_CREATED,
     TABLE_ERRORS,
     OvertakenError,
+    causes,
     described,
     is_conflict,
     with_retries,
@@ -259,7 +260,9 @@ class Refresh:
             if is_conflict(error):
                 raise
             what = f"incremental refresh of {self.target.name}"
-            return f"it failed: {described(error, what, whole=True)[1]}"
+            return " caused by ".join(
+                [f"it failed: {described(error, what, whole=False)[1]}", *causes(error)]
+            )
         return None
 
     def _incremental(self, written: _Written, states: Mapping[TableName, TargetState]) -> IncrementalRefresh:

@@ -22,6 +22,7 @@ from merge.lake.control_table import create_cuts
 from merge.lake.retry import (
     ATTEMPTS,
     UNDELIVERED_HINT,
+    causes,
     innermost,
     is_lost_file,
     printed,
@@ -281,5 +282,8 @@ Caused by: org.apache.spark.SparkException: Job aborted
 Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.
 \tat org.apache.spark.D.e(F.scala:2)"""
     assert innermost(PySparkException(wrapped)) == "[DIVIDE_BY_ZERO] Division by zero."
+    classes = ["org.apache.spark.SparkException", "org.apache.spark.SparkArithmeticException"]
+    assert causes(PySparkException(wrapped)) == classes
+    assert causes(PySparkException("[X] no value\nCaused by: a secret")) == []
     assert innermost(PySparkException("[X] no\nmore")) == "[X] no"
     assert innermost(ValueError("Caused by: a.B: c")) == "Caused by: a.B: c"
