@@ -39,6 +39,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -238,6 +239,17 @@ class IncrementalRefresh:
         except HOLDING_FAILS:
             return self._stored(frame)
 
+    def _deletable(self, only: _Only) -> DataFrame:
+        """Return the identities of which to delete rows: one that is null throughout only if it has rows.
+
+        Delta joins source and target and takes for matched what fulfills the condition; so does an identity
+        of nulls beside the nulls that an outer join puts in place of a missing row. Then it fails.
+        """
+        null = reduce(and_, (F.col(quoted(name)).isNull() for name in only.names))
+        if only.keys.where(null).isEmpty() or not self.spark.table(self.target.name).where(null).isEmpty():
+            return only.keys
+        return only.keys.where(~null)
+
     def _replace(self, only: _Only, fresh: DataFrame) -> None:
         """Delete the view's rows of some identities and insert fresh ones, in one commit."""
         names = [each.name for each in self.output.fields]
@@ -246,7 +258,7 @@ class IncrementalRefresh:
             F.col(quoted(each.name)) if each.name in only.names else F.lit(None).cast(each.dataType)
             for each in self.output.fields
         ]
-        deletes = only.keys.select(
+        deletes = self._deletable(only).select(
             *[value.alias(name) for value, name in zip(gone, names, strict=True)],
             F.lit(False).alias(is_fresh),
         )
