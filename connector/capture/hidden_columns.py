@@ -71,9 +71,9 @@ class HiddenColumns:
     """Judges what is about to be committed. Used by the capture loop's thread.
 
     A table's last description stays in question until it is certain, since the log may not repeat it; or
-    until log has landed up to a look that shows it, and all changes that looks have seen. From there on the
-    log describes the table as the look shows it, or again. So do those before it that no look shows yet: they
-    may have a hidden name of a column that came with their transaction.
+    until log has landed up to a look that shows it, and its table, and all changes that looks have seen. From
+    there on the log describes the table as the look shows it, or again. So do those before it that no look
+    shows yet: they may have a hidden name of a column that came with their transaction.
     """
 
     def __init__(
@@ -140,7 +140,10 @@ class HiddenColumns:
         """Drop descriptions in question that no row after a position has, or only as looks show them."""
         looks = self._tables.looks
         for table, some in list(self._in_question.items()):
-            if looks.last(table).begun <= position and not self._names(table).upto:
+            last = looks.last(table)
+            if table not in self._tables.states:
+                self._set_in_question(table, [])
+            elif last.begun <= position and last.ids.get(table) and not self._names(table).upto:
                 self._set_in_question(table, [each for each in some if not looks.tells_of(each)])
 
     def _described(

@@ -222,7 +222,7 @@ class Tables:
             if self.looks.last(table) is look:
                 names = before.seen(ids, look.position, look.versions.get(table))
             else:
-                names = before.seen_late(ids, look.position)
+                names = before.seen_late(ids, self.looks.last(table).position)
             self.update(table, column_names=names)
             if not (table in self.schemas and self.quarantine_unmasked(self.schemas[table], look.begun)):
                 self._quarantine_renamed(table, before, names, look.begun)

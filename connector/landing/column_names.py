@@ -131,10 +131,10 @@ class ColumnNames(BaseModel):
         return self.model_copy(update=new)
 
     def seen_late(self, ids: Mapping[str, int], upto: int) -> ColumnNames:
-        """Return what is known after a look that ended at `upto`, and is older than the last one."""
-        if table_of(ids.values()) != table_of(self.ids.values()):
-            return self
+        """Return what is known after a look that is older than the last one, which ended at `upto`."""
         names = self.had({id_: {name} for name, id_ in ids.items()})
+        if table_of(ids.values()) != table_of(self.ids.values()):
+            return names
         return names.meeting({name for name, id_ in ids.items() if self.ids.get(name) != id_}, upto)
 
     def before(self, table: int) -> dict[str, int]:
@@ -183,7 +183,7 @@ class ColumnNames(BaseModel):
 
     def meeting(self, names: Collection[str], upto: int) -> ColumnNames:
         """Return what is known if log from before a look, which ended at `upto`, has these names."""
-        if {*names} <= {*self.met}:
+        if not names or ({*names} <= {*self.met} and upto <= self.upto):
             return self
         new = {} if self.upto else {"earlier": self.ids, "earlier_versions": self.versions}
         return self.model_copy(

@@ -240,6 +240,24 @@ def test_a_description_stays_in_question_while_a_change_after_it_has_yet_to_land
     assert not judged.lands(None)
 
 
+def test_a_description_stays_in_question_while_looks_do_not_show_its_table(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """It was renamed, or can't be captured, and the log may not describe it again; a look may find it."""
+    judged = Judged(database, store, BEFORE)
+    judged.show(None)
+    assert not judged.lands("id a x b")
+    for _ in range(2):
+        judged.start.manifest_history.commit(position=judged.position)
+        assert not judged.lands(None)
+    judged.show(BEFORE | {"a": 2, "x": 3}, "a x")
+    assert not judged.lands(None)
+    judged.show({"id": 1, "a": 2, "": 8})
+    judged.tables.note_names(judged.start.source.check_catalog().look)
+    judged.start.manifest_history.commit(position=database.end)
+    assert judged.lands(None), "it is another table, which was described before, or will be"
+
+
 def test_ids_from_before_what_has_landed_put_nothing_in_question(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:

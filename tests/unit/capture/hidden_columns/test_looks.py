@@ -147,6 +147,41 @@ def test_a_look_that_the_watcher_hands_over_late_replaces_no_later_one_and_its_n
     assert tables.states[ITEMS].reason == "column 'note' was 'ssn', which lands masked"
 
 
+def test_a_hidden_name_counts_until_log_up_to_the_last_look_after_it_has_landed() -> None:
+    """That look may be the one after another description with this name, though a look before had it, too."""
+    names, logged = seen([(7, {"id": 1}, 1)]), LoggedTable(7, ITEMS, columns=("id", "note"))
+    names = names.meeting({"ssn"}, 2).meeting({"ssn"}, 4)
+    assert not may_land(logged, names.landed(3), SETTINGS)
+    assert may_land(logged, names.landed(4), SETTINGS)
+    assert names.landed(4).meeting((), 5) == names.landed(4)
+
+
+def test_a_hidden_column_of_a_late_look_counts_until_log_up_to_the_last_look_has_landed() -> None:
+    """It came, was given another name after that look, and was gone before the last one."""
+    tables = Tables({}, {})
+    tables.add(TableSchema(ITEMS, (Column("id", "bigint", "bigint"),), ("id",)))
+    numbered = [{"id": 1}, {"id": 1, "ssn": 2}, {"id": 1}]
+    first, late, last = (
+        ColumnLook(end, end, {ITEMS: {name: 7 * IDS_PER_TABLE + n for name, n in numbers.items()}})
+        for end, numbers in zip((1, 2, 4), numbered, strict=True)
+    )
+    for each in (first, last, late):
+        tables.note_names(each)
+        tables.note_landed(1)
+    tables.note_landed(3)
+    names, logged = tables.states[ITEMS].column_names, LoggedTable(7, ITEMS, columns=("id", "note"))
+    assert names is not None
+    assert not may_land(logged, names, SETTINGS)
+    assert may_land(logged, names.landed(4), SETTINGS)
+
+
+def test_a_late_look_at_a_table_that_was_replaced_is_remembered_in_case_it_comes_back() -> None:
+    late = {name: 7 * IDS_PER_TABLE + n for name, n in {"id": 1, "ssn": 2}.items()}
+    names = seen([(7, {"id": 1, "note": 2}, 1), (8, {"id": 1}, 3)]).seen_late(late, 2)
+    back = {name: 7 * IDS_PER_TABLE + n for name, n in {"id": 1, "note": 2}.items()}
+    assert names.seen(back, 4).others_of("note") == {"ssn"}
+
+
 def test_a_hidden_column_of_a_table_that_was_replaced_and_came_back_is_known_by_its_number() -> None:
     other: Look = (7, {"id": 1, "note": 2}, 5)
     assert seen([FIRST, OTHER, other]).others_of("note") == {"ssn"}
