@@ -88,6 +88,7 @@ class HiddenColumns:
         self._unseen_since: dict[LoggedTable, float] = {}
         self._look_again = 0.0
         self._waits_since: float | None = None
+        self._epoch = 0
 
     def withhold(
         self, landed: LandedSegment, chunks: Sequence[FinishedChunk], newest: Manifest, config: Config
@@ -100,6 +101,8 @@ class HiddenColumns:
         if self._clock() < self._look_again:
             return False
         self._tables.note_landed(newest.position)
+        if newest.epoch != self._epoch:  # no position tells when those of another one are shown
+            self._epoch, self._in_question = newest.epoch, {}
         self._forget_landed(newest.position)
         described = self._described(landed, chunks, config)
         layouts = [s for s, _ in landed.layouts]

@@ -132,10 +132,12 @@ class ColumnNames(BaseModel):
 
     def seen_late(self, ids: Mapping[str, int], upto: int) -> ColumnNames:
         """Return what is known after a look that is older than the last one, which ended at `upto`."""
-        names = self.had({id_: {name} for name, id_ in ids.items()})
-        if table_of(ids.values()) != table_of(self.ids.values()):
+        names, table = self.had({id_: {name} for name, id_ in ids.items()}), table_of(ids.values())
+        if table is None or table != table_of(self.ids.values()):
             return names
-        return names.meeting({name for name, id_ in ids.items() if self.ids.get(name) != id_}, upto)
+        were = {*self.before(table).values()}
+        came = {name for name, id_ in ids.items() if id_ not in were and self.ids.get(name) != id_}
+        return names.meeting(came, upto)
 
     def before(self, table: int) -> dict[str, int]:
         """Return the ids as of the log that has landed, if they are of this table; none: no check had any."""

@@ -258,6 +258,25 @@ def test_a_description_stays_in_question_while_looks_do_not_show_its_table(
     assert judged.lands(None), "it is another table, which was described before, or will be"
 
 
+def test_a_description_of_another_epoch_is_in_question_no_more(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """No look would show it for long, as after a failover to a standby that a commit was waiting for."""
+    judged = Judged(database, store, BEFORE)
+    database.shows = lambda _: False
+    assert not judged.lands("id a b")
+    database.shows = lambda xid: xid > 0
+    judged.tables.begin_epoch()
+    judged.start.manifest_history.commit(position=judged.position, epoch=judged.start.newest.epoch + 1)
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a="c")
+    landed = LandedSegment(ResumePoint(database.end), files=[LandedFile.model_construct(table=ITEMS)])
+    names = tuple(BEFORE)
+    landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=names, xid=9))
+    assert judged.withhold(landed)
+    assert landed.files
+
+
 def test_ids_from_before_what_has_landed_put_nothing_in_question(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:

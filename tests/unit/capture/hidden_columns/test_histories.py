@@ -87,7 +87,7 @@ class World:
 
     def note_hidden(self, found: ColumnLook) -> None:
         if "a" in found.ids[ITEMS]:
-            self.hidden.setdefault(found.ids[ITEMS]["a"], self.database.end)
+            self.hidden.setdefault(found.ids[ITEMS]["a"], found.position)
 
     def apply_check(self) -> None:
         """Apply what the catalog watcher has found, maybe a while ago."""

@@ -175,6 +175,13 @@ def test_a_hidden_column_of_a_late_look_counts_until_log_up_to_the_last_look_has
     assert may_land(logged, names.landed(4), SETTINGS)
 
 
+def test_a_hidden_column_of_a_late_look_that_was_there_before_counts_for_no_other_one() -> None:
+    """As it would if the look was on time: it was dropped, and another one was added."""
+    names = seen([(7, {"id": 1, "ssn": 2, "note": 3}, 1), (7, {"id": 1, "note": 3, "x": 4}, 3)])
+    late = {name: 7 * IDS_PER_TABLE + n for name, n in {"id": 1, "ssn": 2, "note": 3}.items()}
+    assert may_land(LoggedTable(7, ITEMS, columns=("id", "note", "x")), names.seen_late(late, 3), SETTINGS)
+
+
 def test_a_late_look_at_a_table_that_was_replaced_is_remembered_in_case_it_comes_back() -> None:
     late = {name: 7 * IDS_PER_TABLE + n for name, n in {"id": 1, "ssn": 2}.items()}
     names = seen([(7, {"id": 1, "note": 2}, 1), (8, {"id": 1}, 3)]).seen_late(late, 2)
