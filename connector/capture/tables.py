@@ -229,6 +229,8 @@ class Tables:
 
     def _quarantine_renamed(self, table: TableName, before: ColumnNames, now: ColumnNames, lsn: int) -> None:
         """Quarantine a table if a look has found a masked column, which may not have landed yet, renamed."""
+        if (before.ids, before.renamed) == (now.ids, now.renamed):
+            return
         settings = self.config.table(table) if self.config is not None else TableConfig()
         try:
             for name, others in ((name, now.others_of(name)) for name in now.ids):

@@ -165,8 +165,9 @@ class ColumnNames(BaseModel):
         before = {} if self.first_upto else self.before(table)
         versions = self.earlier_versions if self.earlier else self.versions
         logged = {id_ for name, id_ in before.items() if versions.get(name, 0) >= 0}
-        stayed = logged & {*self.ids.values()}
-        found = Places(sorted({*before.values()} - self.generated), sorted(stayed), len(columns))
+        generated = self.generated  # before, too, even if an earlier version of the agent did not record it
+        stayed = (logged & {*self.ids.values()}) - generated
+        found = Places(sorted({*before.values()} - generated), sorted(stayed), len(columns))
         place_of = {name: place for place, name in enumerate(columns)}
         fits = len(columns) >= len(stayed) and all(
             name in place_of and found.may_have(place_of[name], id_)
