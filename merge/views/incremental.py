@@ -246,7 +246,7 @@ class IncrementalRefresh:
         of nulls beside the nulls that an outer join puts in place of a missing row. Then it fails.
         """
         null = reduce(and_, (F.col(quoted(name)).isNull() for name in only.names))
-        if only.keys.where(null).isEmpty() or not self.spark.table(self.target.name).where(null).isEmpty():
+        if only.keys.where(null).isEmpty() or not self.target.frame(self.spark).where(null).isEmpty():
             return only.keys
         return only.keys.where(~null)
 
