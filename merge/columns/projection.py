@@ -273,7 +273,7 @@ class Projection:
         try:
             types = {f.name: f.dataType.simpleString() for f in events.where(condition).schema.fields}
             self._require_stable(events.sparkSession, where, types)
-        except AnalysisException as error:
+        except (AnalysisException, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise self._refused(f"where can't be evaluated: {reason}") from error
         return condition

@@ -89,6 +89,9 @@ UNFOLDED = {
 }
 """Have EXPLAIN print optimized plans whole, with constants as they were written."""
 
+CROSSED = {"spark.sql.crossJoin.enabled": "true"}
+"""Have Spark optimize a join whose condition is of one side alone, though a session refuses such queries."""
+
 MEANING = (
     "spark.sql.legacy.",
     "spark.sql.ansi.",
@@ -152,8 +155,8 @@ def judging_settings(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def unfolded_settings(spark: SparkSession) -> Iterator[bool]:
-    """Apply `UNFOLDED`, one thread at a time; yields whether the platform has taken all of them."""
-    with _plain_lock, applied_settings(spark, UNFOLDED):
+    """Apply `UNFOLDED` and `CROSSED`, one thread at a time; yields whether `UNFOLDED` was taken whole."""
+    with _plain_lock, applied_settings(spark, UNFOLDED | CROSSED):
         yield all(get_setting(spark, name) == value for name, value in UNFOLDED.items())
 
 

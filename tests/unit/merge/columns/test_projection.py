@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import product
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from connector.errors import ConfigurationError, TableError
 from connector.landing.column_names import ColumnNames
 from connector.schema import Column as SourceColumn
 from connector.schema import TableComments, TableSchema
+from merge.columns import projection as module
 from merge.columns.projection import Projection, projections_of, recorded_projection
 from tests.support.landing.landed import config_of, schema_of
 
@@ -240,3 +242,13 @@ def test_the_columns_of_a_condition_are_among_its_words() -> None:
         "region", "it", "s", "x", "b", "c", "d",
     }  # fmt: skip
     assert not words_of("Region = 'note' AND b = r'\\' AND c = 'it\\'s mine'") & {"note", "mine", "it"}
+
+
+def test_a_condition_that_a_session_can_not_optimize_stops_its_table_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "F", MagicMock())
+    failing = Mock(side_effect=ConfigurationError("the query can't be optimized: a rule of the platform"))
+    monkeypatch.setattr(module, "why_unstable", failing)
+    with pytest.raises(TableError, match="a rule of the platform"):
+        projection(where="total > 0")._holds(MagicMock(), "total > 0")
