@@ -66,7 +66,8 @@ class OpenedLake:
 
         If nothing of the table has landed in between, its rows are the same at both: a merge would only
         record that. It has more to do if the last one failed, if rows wait for a column, or if the table has
-        columns, masks or rows of its own, which may have been changed.
+        columns, masks or rows of its own, which may have been changed. So it has, too, if the table was not
+        settled at that manifest: what repairs it may have landed since.
         """
         known, upto = self.frontiers.of(dump.table), dump.finished_in or 0
         if known.manifest >= upto or known.version is None or known.error is not None or known.missing != 0:
@@ -75,11 +76,19 @@ class OpenedLake:
             return known
         try:
             self.landing.load(known.manifest + 1, upto)
-            captured = dump.table in self.landing.get(upto).tables
-            idle = captured and plan_table(dump.table, self.landing, known.manifest, upto).is_empty
+            at = self.landing.get(upto)
+            idle = dump.table in at.tables and settled(at, dump.table)
+            idle = idle and plan_table(dump.table, self.landing, known.manifest, upto).is_empty
         except GapError:
             return known
         return replace(known, manifest=upto) if idle else known
+
+
+def settled(manifest: Manifest, table: TableName) -> bool:
+    """Return whether, as of a manifest, a table is captured and needs no dump to be complete."""
+    needed = (d for d in manifest.dumps_of(table) if d.active and d.reason != "request")
+    state = manifest.tables[table]
+    return not any(needed) and state.need is None and state.state == "captured"
 
 
 @contextmanager

@@ -79,7 +79,7 @@ from merge.proof.differences import (
     record_and_count,
     requestable,
 )
-from merge.proof.opened_lake import OpenedLake, opened
+from merge.proof.opened_lake import OpenedLake, opened, settled
 from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
 from merge.spark.unreachable import explain
 from merge.sql_formatting import quoted
@@ -391,13 +391,6 @@ class _Run:
 def _reason(state: TableState) -> str | None:
     """Return why a table is not captured; None if it is."""
     return None if state.state == "captured" else state.reason or state.state
-
-
-def settled(manifest: Manifest, table: TableName) -> bool:
-    """Return whether, as of a manifest, a table is captured and needs no dump to be complete."""
-    needed = (d for d in manifest.dumps_of(table) if d.active and d.reason != "request")
-    state = manifest.tables[table]
-    return not any(needed) and state.need is None and state.state == "captured"
 
 
 def _joined(frame: DataFrame, scope: DataFrame, layout: TargetLayout, how: str) -> DataFrame:

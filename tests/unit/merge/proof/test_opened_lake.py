@@ -117,6 +117,14 @@ def test_so_has_one_with_masks_or_of_which_manifests_are_removed_or_that_is_capt
     assert lake_of(zone, MERGED).frontier(dump) == MERGED
 
 
+def test_so_has_one_that_waited_for_a_repair_when_it_was_read() -> None:
+    """The command waits for that to end, too: without the repair, it would show what was repaired."""
+    zone, dump = zone_of()
+    zone.repair("public.orders", 6, 15)
+    zone.manifests[3] = Manifest(**{**dict(zone.get(4)), "dumps": zone.dumps})
+    assert lake_of(zone, MERGED).frontier(dump) == MERGED
+
+
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_verification_merges_first_only_if_a_table_is_behind(
     monkeypatch: pytest.MonkeyPatch, landed: bool
