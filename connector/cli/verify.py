@@ -235,7 +235,10 @@ def _notes(table: Any) -> Iterator[str]:
     if table.by_rows is not None:
         yield f"all of its rows were compared, without checksums: {table.by_rows}"
     if table.note is not None:
-        yield f"somebody else changed the Delta table: {table.note}; the next merge rebuilds it"
+        yield (
+            f"somebody else changed the Delta table: {table.note};"
+            " the next merge that has changes of it rebuilds it"
+        )
     if not table.settled:
         yield "the table was quarantined, or waiting for a dump that it needs: verify again once that is over"
     if table.waiting:

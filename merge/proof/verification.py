@@ -37,7 +37,7 @@ What else is compared, or not (for values see `merge.proof.differences`):
 - Events that landed under another key don't count.
 - Rows marked as deleted (soft deletes) count as absent; their last values are not compared.
 - If somebody else has changed the Delta table's rows since the cut, its newest version is compared, which is
-  what people read; the next merge rebuilds it (`merge.lake.commits`).
+  what people read; the next merge that has changes of it rebuilds it (`merge.lake.commits`).
 
 A verification by checksums compares checksums computed by the database, and names the key ranges that they
 did not prove equal (`merge.proof.checksums`). These are then read and compared as rows.
@@ -45,6 +45,7 @@ did not prove equal (`merge.proof.checksums`). These are then read and compared 
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -378,7 +379,7 @@ class _Run:
             raise TableError(
                 target.table,
                 f"{target.name} was dropped or replaced after the last cut",
-                hint="the next merge rebuilds it from the landing zone: deltatide merge",
+                hint="rebuild it from the landing zone: deltatide rebuild " + shlex.quote(str(target.table)),
             )
         key = self.landing.get(upto).tables[target.table].key
         check_owner(state, target, self.config.source.name, key)
