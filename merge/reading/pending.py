@@ -102,7 +102,7 @@ class Source:
         if vars(self).get("form") != FORM:
             raise ConfigurationError(
                 "this view was registered by another release of deltatide than reads for it now",
-                hint="call merge.register again, with the same release here and where Spark runs Python",
+                hint="call merge.register again, in a Python started since, and with Spark's of that release",
             )
         return open_store(self.landing, self.name)
 
