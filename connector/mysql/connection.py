@@ -21,6 +21,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
+from connector.silence import answered
 
 CONNECT_SECONDS = 10
 """An unreachable host must be reported well before an operator loses patience."""
@@ -343,15 +344,22 @@ def brief_wait(connection: Connection[Any]) -> Iterator[None]:
 
 
 def alive(connection: Connection[Any]) -> bool:
-    """Return whether the server answers on a connection."""
+    """Return whether the server answers on a connection, soon enough."""
     try:
-        with driver_errors("checking the session"):
+        doing = "checking the session"
+        with driver_errors(doing), answered(descriptor_of(connection), doing):
             return row(connection, "SELECT 1") is not None
     except Exception:
         return False
 
 
 def close(connection: Connection[Any] | None) -> None:
-    """Close a connection in any state. Nothing is sent, since rows may still be arriving."""
+    """Close a connection in any state. Nothing is sent, since rows may still be arriving.
+
+    Whoever waits for the server on it, in another thread, finds it ended: closing waits for that thread.
+    """
     if connection is not None:
+        if connection._sock is not None:
+            with suppress(OSError):  # it has ended by itself
+                connection._sock.shutdown(socket.SHUT_RDWR)
         connection._force_close()

@@ -1,11 +1,19 @@
-"""Which of the server's errors pass, and which stop a table."""
+"""Which of the server's errors pass, and which stop a table; a connection that answers nothing."""
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
 import pymysql
 import pytest
+from pymysql.connections import Connection
 
+from connector import silence
 from connector.errors import TableError, TransientError
+from connector.mysql.connection import alive, close
 from connector.mysql.dump import _failure
 from connector.schema import TableName
 
@@ -29,3 +37,40 @@ def test_a_chunk_that_a_server_in_need_refuses_is_read_again(error: tuple[int, s
 def test_a_chunk_of_a_damaged_table_is_not_read_again() -> None:
     error = pymysql.OperationalError(1034, "Incorrect key file for table 'orders'; try to repair it")
     assert isinstance(_failure(TABLE, None, error, of_rows=False), TableError)
+
+
+@pytest.fixture
+def silent() -> Iterator[Connection[Any]]:
+    """A connection whose peer takes what is sent, and answers nothing."""
+    ours, theirs = socket.socketpair()
+    connection: Connection[Any] = Connection(defer_connect=True)
+    vars(connection).update(_sock=ours, _rfile=ours.makefile("rb"), _current_timeout=None)
+    with ours, theirs:
+        yield connection
+
+
+def test_a_session_on_which_nothing_answers_does_not_live(
+    silent: Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked first when the log was reopened, and waited for: the agent kept its lease for ever."""
+    monkeypatch.setattr(silence, "SILENCE_SECONDS", 0.1)
+    found: list[bool] = []
+    asking = threading.Thread(target=lambda: found.append(alive(silent)), daemon=True)
+    asking.start()
+    asking.join(5)
+    assert found == [False]
+
+
+def test_closing_a_connection_ends_the_wait_of_another_thread_for_its_answer(
+    silent: Connection[Any],
+) -> None:
+    """It waited for that thread: an agent that handed over did not stand by again."""
+    asking = threading.Thread(target=lambda: alive(silent), daemon=True)
+    asking.start()
+    asking.join(0.1)
+    assert asking.is_alive()
+    closing = threading.Thread(target=lambda: close(silent), daemon=True)
+    closing.start()
+    for thread in (closing, asking):
+        thread.join(5)
+        assert not thread.is_alive()
