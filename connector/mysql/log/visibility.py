@@ -7,9 +7,9 @@ for a replica to confirm it (semi-synchronous replication), as long as that take
 - *Without GTIDs, and in MariaDB: the barrier.* Commits become visible in the order of the log (in MySQL,
   while ``binlog_order_commits`` is on). So when a write of ours has returned, all before it in the log are
   visible.
-- *MariaDB where we may not write, or locks keep us from it:* a second passes. By then all commits that had
-  been read are visible; while some wait for a replica, which the server's status shows, only after the
-  longest time that it lets them wait.
+- *MariaDB where we may not write, or it refuses to:* a second passes. By then all commits that had been read
+  are visible; while some wait for a replica, which the server's status shows, only after the longest time
+  that it lets them wait.
 
 MariaDB also reports a position for a consistent snapshot (``binlog_snapshot_position``). It can't be relied
 on where the log goes on in another file: `MYSQL_BIN_LOG::open` sets it to the start of the new file while the
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import pymysql
@@ -28,7 +29,7 @@ from pymysql.connections import Connection
 
 from connector.errors import NotYetError
 from connector.mysql.catalog import LOCKED
-from connector.mysql.connection import brief_wait, code_of, literal, row
+from connector.mysql.connection import brief_wait, code_of, is_transient, literal, row, text_of
 from connector.mysql.log.reader import ReaderProgress
 from connector.mysql.server import Server, end_of_log
 from connector.mysql.state_tables import GRANT, StateTables
@@ -63,7 +64,7 @@ class Visibility:
                 f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
                 " SET GLOBAL binlog_order_commits = ON"
             )
-        elif not (progress.writable and self._state_tables.raise_barrier(self._session)):
+        elif not (progress.writable and self._has_raised_barrier(table)):
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven without writing deltatide.watermark:"
                 f" {GRANT} TO the agent's user, or set gtid_mode = ON (if it is: FLUSH BINARY LOGS)"
@@ -71,19 +72,25 @@ class Visibility:
 
     def have_visible_in_mariadb(self, table: TableName, progress: ReaderProgress) -> int:
         """Return a position that the reader has reached, up to which all commits are visible from now on."""
-        if progress.writable and self._has_raised_barrier():
-            return progress.position
+        if progress.writable:
+            with suppress(NotYetError), brief_wait(self._session):
+                if self._has_raised_barrier(table):
+                    return progress.position
         return self._settled(table, progress.position)
 
-    def _has_raised_barrier(self) -> bool:
-        """Return whether a write was committed; False if locks prevent it (FLUSH TABLES WITH READ LOCK)."""
+    def _has_raised_barrier(self, table: TableName) -> bool:
+        """Return whether a write was committed; False without a row of ours.
+
+        `NotYetError` if the server refuses it now, which is not the table's fault: for others' locks (FLUSH
+        TABLES WITH READ LOCK), rights that were taken away, a full disk.
+        """
         try:
-            with brief_wait(self._session):
-                return self._state_tables.raise_barrier(self._session)
+            return self._state_tables.raise_barrier(self._session)
         except pymysql.Error as error:
-            if code_of(error) not in LOCKED:
+            if is_transient(code_of(error)) and code_of(error) not in LOCKED:
                 raise
-            return False
+            why = f"deltatide.watermark can't be written: {text_of(error)}"
+            raise NotYetError(f"{table}: no snapshot can be proven, as {why}") from error
 
     def _settled(self, table: TableName, position: int) -> int:
         """Return a position that was read so long ago that all commits up to it are visible.

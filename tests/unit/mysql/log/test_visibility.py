@@ -19,10 +19,11 @@ T = TableName("d", "t")
 
 
 class Session:
-    """A session, which others may keep from writing; `waiting`: commits that wait for a replica."""
+    """A session, whose writes may be `refused`; `waiting`: commits that wait for a replica."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.locked, self.waiting, self.barriers, self.now = False, 0, 0, 1000.0
+        self.waiting, self.barriers, self.now = 0, 0, 1000.0
+        self.refused: pymysql.Error | None = None
         monkeypatch.setattr(visibility, "row", self.row)
         monkeypatch.setattr(visibility, "end_of_log", lambda *_: ("bin.000007", 900))
         monkeypatch.setattr(visibility, "brief_wait", lambda _: monkeypatch.context())
@@ -38,8 +39,8 @@ class Session:
         self.now += seconds
 
     def raise_barrier(self, _session: object) -> bool:
-        if self.locked:
-            raise pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")
+        if self.refused is not None:
+            raise self.refused
         self.barriers += 1
         return True
 
@@ -56,9 +57,27 @@ def test_what_precedes_a_write_of_ours_is_visible(session: Session) -> None:
     assert (session.visible(50, writable=True), session.barriers, session.now) == (50, 1, 1000.0)
 
 
-@pytest.mark.parametrize("locked", [False, True])
-def test_without_a_write_what_was_read_a_second_ago_is_visible(session: Session, *, locked: bool) -> None:
-    session.locked = locked
+LOCKED = pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")
+NO_RIGHT = pymysql.err.OperationalError(1142, "UPDATE command denied to user for table 'watermark'")
+FULL = pymysql.err.OperationalError(1114, "The table 'watermark' is full")
+
+
+@pytest.mark.parametrize("refused", [LOCKED, NO_RIGHT, FULL])
+def test_a_write_that_is_refused_is_not_the_tables_fault(
+    session: Session, monkeypatch: pytest.MonkeyPatch, refused: pymysql.Error
+) -> None:
+    """Each table that was being dumped was set aside for it."""
+    session.refused = refused
+    monkeypatch.setattr(session.visibility, "_commits_in_order", lambda: True)
+    with pytest.raises(NotYetError, match="watermark can't be written"):
+        session.visibility.have_visible(T, ReaderProgress(50, None, "u", True))
+
+
+@pytest.mark.parametrize("refused", [None, LOCKED, NO_RIGHT, FULL])
+def test_without_a_write_what_was_read_a_second_ago_is_visible(
+    session: Session, refused: pymysql.Error | None
+) -> None:
+    session.refused, locked = refused, refused is not None
     assert (session.visible(50, writable=locked), session.now) == (50, 1001.0)
     session.now += 0.5
     assert (session.visible(60, writable=locked), session.now) == (50, 1001.5)
