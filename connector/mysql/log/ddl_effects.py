@@ -7,6 +7,7 @@ that empties it, as `UnloggedSpan`, or by quarantining it. Nothing is ignored.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,12 +16,17 @@ from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.log.ddl_parser import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
 from connector.mysql.log.events import Query
 from connector.mysql.log.pending_events import PendingRows
-from connector.mysql.log.schema_cache import SchemaCache
+from connector.mysql.log.schema_cache import OWN_DATABASE, SchemaCache
 from connector.schema import TableName, TableSchema
 
 log = logging.getLogger(__name__)
 
 _ROW_FORMAT = "SET GLOBAL binlog_format = ROW, let no session set another, then dump the table again"
+
+_OURS = re.compile(rf"(UPDATE|INSERT INTO) {OWN_DATABASE}\.(watermark|unlogged_change) ")
+"""Our own writes as statements, once the server's binlog_format is another: no view or routine is in between.
+Each chunk would have all tables of MariaDB dumped again.
+"""
 
 PREPARED_KEPT = 10_000
 """Limit of XA transactions whose tables are kept: more than are ever prepared at once."""
@@ -101,7 +107,7 @@ class DdlEffects:
                     kind="unlogged", reason="TRUNCATE TABLE of it or of a temporary table"
                 )
             count += self._apply_effect(effect, lsn, ordinal + count)
-        if changes_rows(query.statement):
+        if changes_rows(query.statement) and not _OURS.match(query.statement):
             self._reread_indirect(query, lsn)
         return count
 
