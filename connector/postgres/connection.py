@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -295,3 +296,17 @@ def close(connection: Connection | None) -> None:
             connection.close()
         except psycopg2.Error:
             pass
+
+
+def cut(connection: Connection | None) -> None:
+    """Close a connection for which another thread may be waiting, which finds it ended.
+
+    Closing alone waits for that thread, and so for the server.
+    """
+    if connection is not None:
+        with (
+            suppress(psycopg2.Error, OSError),  # it has ended by itself
+            socket.socket(fileno=os.dup(connection.fileno())) as copy,
+        ):
+            copy.shutdown(socket.SHUT_RDWR)
+    close(connection)

@@ -19,7 +19,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import TransientError
 from connector.postgres import log_identity
-from connector.postgres.connection import close, driver_errors, one_row
+from connector.postgres.connection import close, cut, driver_errors, one_row
 from connector.silence import answered
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class PrimarySession:
         self._expired = True
 
     def close(self) -> None:
-        """Close the session; never raises."""
-        close(self._connection)
+        """Close the session, even while another thread waits for its server; never raises."""
+        cut(self._connection)
         self._connection = None
 
 

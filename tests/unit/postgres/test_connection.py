@@ -1,12 +1,19 @@
-"""Errors of the server: the line that people read, and which of them may pass."""
+"""Errors of the server: the line that people read, and which of them may pass; a server that falls silent."""
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+from contextlib import suppress
+
 import psycopg2
 import pytest
+from psycopg2.extensions import connection as Connection
 
 from connector.errors import TransientError
-from connector.postgres.connection import failed, one_line
+from connector.postgres.connection import failed, one_line, one_row
+from connector.postgres.primary_session import PrimarySession
 
 LOST = (
     "server closed the connection unexpectedly\n"
@@ -42,3 +49,47 @@ def test_the_line_with_the_reason_is_shown(text: str, expected: str) -> None:
 def test_a_snapshot_that_has_become_too_old_is_taken_again() -> None:
     """A long chunk, where a server before version 17 has old_snapshot_threshold, is no fault of its table."""
     assert isinstance(failed("public.t", "snapshot too old", "72000"), TransientError)
+
+
+SETTINGS = ("client_encoding", "UTF8"), ("DateStyle", "ISO"), ("server_version", "16.0")
+
+
+def message(kind: bytes, body: bytes) -> bytes:
+    return kind + struct.pack(">I", 4 + len(body)) + body
+
+
+def greet(server: socket.socket, accepted: list[socket.socket]) -> None:
+    """Accept a session, and answer nothing that is asked in it."""
+    peer, _ = server.accept()
+    accepted.append(peer)
+    peer.recv(4096)
+    told = b"".join(message(b"S", f"{name}\0{value}\0".encode()) for name, value in SETTINGS)
+    peer.sendall(message(b"R", bytes(4)) + told + message(b"Z", b"I"))
+
+
+def test_closing_a_session_ends_the_wait_of_another_thread_for_its_answer() -> None:
+    """It waited for that thread: an agent that handed over did not stand by again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        accepted: list[socket.socket] = []
+        threading.Thread(target=greet, args=(server, accepted), daemon=True).start()
+        port = server.getsockname()[1]
+        connection: Connection = psycopg2.connect(
+            f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable"
+        )
+    connection.autocommit = True
+    session = PrimarySession(lambda: (connection, "1"))
+    session._connection = connection
+
+    def ask() -> None:
+        with suppress(psycopg2.Error):
+            one_row(connection, "SELECT 1")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(0.1)
+    assert asking.is_alive()
+    closing = threading.Thread(target=session.close, daemon=True)
+    closing.start()
+    for thread in (closing, asking):
+        thread.join(5)
+        assert not thread.is_alive()
