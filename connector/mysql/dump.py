@@ -402,6 +402,8 @@ def _failure(table: TableName, where: str | None, error: Exception, of_rows: boo
         return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
     if is_transient(code):
         return TransientError(f"{table}: {message}")
+    if code in (_NO_RIGHT, _NO_COLUMN_RIGHT) and where is not None:  # perhaps on what a function in it reads
+        return RequestError(f"{table}: {message}", hint="GRANT SELECT ON that table TO the agent's user")
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
         return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
     if code == _NO_TABLE and (where is None or _names(table, message)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from connector.errors import NotYetError, RequestError
+from connector.errors import NotYetError, RequestError, TableError
 from connector.mysql.dump import _failure
 from connector.schema import TableName
 
@@ -24,3 +24,10 @@ def test_a_condition_whose_function_reads_a_table_that_is_gone_is_refused(of_row
     """It would wait for that table, which nobody watches, for ever."""
     gone = pymysql.err.ProgrammingError(1146, "Table 'd.rates' doesn't exist")
     assert isinstance(_failure(T, "rate(a) > 1", gone, of_rows=of_rows), RequestError)
+
+
+def test_a_condition_whose_function_reads_what_we_may_not_is_refused_and_its_table_goes_on() -> None:
+    """Whoever could request a dump could have any table quarantined."""
+    denied = pymysql.err.OperationalError(1142, "SELECT command denied to user 'a'@'b' for table 'rates'")
+    assert isinstance(_failure(T, "rate(a) > 1", denied, of_rows=True), RequestError)
+    assert isinstance(_failure(T, None, denied, of_rows=False), TableError)
