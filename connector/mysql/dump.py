@@ -67,7 +67,7 @@ _TOO_LONG = (1969, 3024)
 """A statement timed out, in MariaDB and in MySQL."""
 
 _QUERY = 3
-_NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
+_NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT, _NO_SERVER_RIGHT = 1146, 1142, 1143, 1227
 
 
 class MysqlChunk:
@@ -406,6 +406,8 @@ def _failure(table: TableName, where: str | None, error: Exception, of_rows: boo
         return RequestError(f"{table}: {message}", hint="GRANT SELECT ON that table TO the agent's user")
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
         return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
+    if code == _NO_SERVER_RIGHT and where is None:  # to see the end of the log, say, which the reader reports
+        return NotYetError(f"{table}: {message}")
     if code == _NO_TABLE and (where is None or _names(table, message)):
         return NotYetError(f"{table}: {message}")  # replaced under its name; once gone, it is left
     if where is not None:

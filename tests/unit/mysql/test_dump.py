@@ -31,3 +31,9 @@ def test_a_condition_whose_function_reads_what_we_may_not_is_refused_and_its_tab
     denied = pymysql.err.OperationalError(1142, "SELECT command denied to user 'a'@'b' for table 'rates'")
     assert isinstance(_failure(T, "rate(a) > 1", denied, of_rows=True), RequestError)
     assert isinstance(_failure(T, None, denied, of_rows=False), TableError)
+
+
+def test_a_right_on_the_server_that_was_taken_away_is_not_the_tables_fault() -> None:
+    denied = pymysql.err.OperationalError(1227, "Access denied; you need the REPLICATION CLIENT privilege")
+    assert isinstance(_failure(T, None, denied, of_rows=False), NotYetError)
+    assert isinstance(_failure(T, "needs_super(a)", denied, of_rows=True), RequestError)
