@@ -18,6 +18,7 @@ class LoggedTable:
     `former`: the log may have kept using this name after the table was renamed, up to here; nobody knows if
     the table is gone. `columns`: the names of all its columns then, in order, with their `numbers` in a dump;
     empty if its root has them. `withheld`: rows of it up to here did not land. `xid`: of the transaction.
+    `keeps_name`: the log may go on with this name, and this description, after the table was renamed.
     """
 
     id: int
@@ -31,6 +32,7 @@ class LoggedTable:
     numbers: tuple[int, ...] = field(default=(), compare=False)
     withheld: bool = False
     xid: int = field(default=0, compare=False)
+    keeps_name: bool = field(default=False, compare=False)
 
 
 Positions = Callable[[TableName, LoggedTable], int]

@@ -72,8 +72,14 @@ class HiddenColumns:
 
     A table's last description stays in question until it is certain, since the log may not repeat it; or
     until log has landed up to a look that shows it, and its table, and all changes that looks have seen. From
-    there on the log describes the table as the look shows it, or again. So do those before it that no look
-    shows yet: they may have a hidden name of a column that came with their transaction.
+    there on the log describes the table as the look shows it, or again. Only one whose name outlives a rename
+    (`LoggedTable.keeps_name`) may be used until the log is opened again, if another table has that name.
+
+    So do those before it that no look shows yet: they may have a hidden name of a column that came with their
+    transaction. Once a look shows them, that is noted before they are forgotten, and before a chunk lands.
+
+    Quarantined tables are judged, too, but hold nothing back: once one is released, rows land that were read
+    before, under a description from before.
     """
 
     def __init__(
@@ -100,9 +106,11 @@ class HiddenColumns:
         """
         if self._clock() < self._look_again:
             return False
-        self._tables.note_landed(newest.position)
         if newest.epoch != self._epoch:  # no position tells when those of another one are shown
             self._epoch, self._in_question = newest.epoch, {}
+        for each in (each for some in self._in_question.values() for each in some):
+            self._note_had(each, config)
+        self._tables.note_landed(newest.position)
         self._forget_landed(newest.position)
         described = self._described(landed, chunks, config)
         layouts = [s for s, _ in landed.layouts]
@@ -116,21 +124,26 @@ class HiddenColumns:
             return False
         for table, some in described.items():
             self._note_hidden_between(some, config)
-            uncertain = [each for each in some if not self._is_certain(each, config)]
+            uncertain, before = self._uncertain(some, config), self._in_question.get(table, [])
             self._keep_in_question(table, some, uncertain)
-            if uncertain and self._tables.states[table].state == "captured":
+            if all(file.table != table for file in landed.files):  # nothing is under one from before
+                uncertain = [each for each in uncertain if each not in before]
+            if uncertain and self._lands(table):
                 self._drop(uncertain, landed, newest.number + 1)
         return True
+
+    def log_opened(self) -> None:
+        """Forget descriptions under names that other tables have by now: the log describes all anew."""
+        for table, some in list(self._in_question.items()):
+            self._set_in_question(table, [each for each in some if not self._outlives_name(each)])
 
     def _must_wait(self, described: Mapping[TableName, Sequence[LoggedTable]]) -> bool:
         """Return whether a transaction that has described a table may be visible soon; each may be late once.
 
         The time counts from its first look, also if the log is opened again meanwhile.
         """
-        now, logged = (
-            self._clock(),
-            [each for some in described.values() for each in some if not each.numbers],
-        )
+        now = self._clock()
+        logged = [e for table, some in described.items() if self._lands(table) for e in some if not e.numbers]
         logged = [each for each in logged if each not in self._in_question.get(each.table, ())]
         unseen = [each for each in logged if not self._tables.looks.tells_of(each)]
         self._unseen_since = {each: self._unseen_since.get(each, now) for each in unseen}
@@ -147,13 +160,19 @@ class HiddenColumns:
             if table not in self._tables.states:
                 self._set_in_question(table, [])
             elif last.begun <= position and last.ids.get(table) and not self._names(table).upto:
-                self._set_in_question(table, [each for each in some if not looks.tells_of(each)])
+                some = [each for each in some if not looks.tells_of(each) or self._outlives_name(each)]
+                self._set_in_question(table, some)
+
+    def _outlives_name(self, each: LoggedTable) -> bool:
+        """Return whether the log may go on with a description though another table has its name by now."""
+        ids = self._tables.looks.last(each.table).ids.get(each.table, {})
+        return each.keeps_name and table_of(ids.values()) != each.id
 
     def _described(
         self, landed: LandedSegment, chunks: Iterable[FinishedChunk], config: Config
     ) -> dict[TableName, list[LoggedTable]]:
         """Return how tables that hide columns are described, those still in question first."""
-        written = {file.table for file in landed.files}
+        written = {file.table for file in landed.files} | {chunk.task.dump.table for chunk in chunks}
         logged = [each for table, some in self._in_question.items() if table in written for each in some]
         logged += [each for each in landed.logged if not each.former]
         logged += [each for chunk in chunks for each in chunk.read_from]
@@ -164,9 +183,12 @@ class HiddenColumns:
         return found
 
     def _hides(self, table: TableName, config: Config) -> bool:
-        """Return whether a table lands that hides columns which have numbers."""
+        """Return whether a table hides columns which have numbers."""
         state = self._tables.states.get(table)
-        return bool(state and state.state == "captured" and has_ids(state) and _hidden(config.table(table)))
+        return bool(state and has_ids(state) and _hidden(config.table(table)))
+
+    def _lands(self, table: TableName) -> bool:
+        return self._tables.states[table].state == "captured"
 
     def _names(self, table: TableName) -> ColumnNames:
         state = self._tables.states.get(table)
@@ -200,18 +222,21 @@ class HiddenColumns:
         return {id_: new for id_, its in had.items() if (new := its - shown.get(id_, set()))}
 
     def _note_hidden_between(self, described: Iterable[LoggedTable], config: Config) -> None:
-        """Remember such names. Quarantines a table in which such a column would land unmasked."""
         for each in described:
             self._note_met(each, config)
-            if not (had := self._hidden_between(each, config)):
-                continue
-            names = self._names(each.table).had(had)
-            self._tables.update(each.table, column_names=names)
-            try:
-                for name in (name for name, id_ in names.ids.items() if id_ in had):
-                    check_renamed(each.table, config.table(each.table), name, sorted(names.others_of(name)))
-            except TableError as error:
-                self._tables.quarantine_unfit(error, each.lsn)
+            self._note_had(each, config)
+
+    def _note_had(self, each: LoggedTable, config: Config) -> None:
+        """Remember such names by columns. Quarantines a table in which such a column would land unmasked."""
+        if not (had := self._hidden_between(each, config)):
+            return
+        names = self._names(each.table).had(had)
+        self._tables.update(each.table, column_names=names)
+        try:
+            for name in (name for name, id_ in names.ids.items() if id_ in had):
+                check_renamed(each.table, config.table(each.table), name, sorted(names.others_of(name)))
+        except TableError as error:
+            self._tables.quarantine_shown(error, each.lsn)
 
     def _note_met(self, each: LoggedTable, config: Config) -> None:
         """Remember hidden names in the log that no look has shown, also if no column came."""
@@ -221,6 +246,9 @@ class HiddenColumns:
         if met and not each.numbers and table_of(names.ids.values()) == each.id:
             upto = self._tables.looks.last(each.table).position
             self._tables.update(each.table, column_names=names.meeting(met, upto))
+
+    def _uncertain(self, described: Iterable[LoggedTable], config: Config) -> list[LoggedTable]:
+        return [each for each in described if not self._is_certain(each, config)]
 
     def _is_certain(self, each: LoggedTable, config: Config) -> bool:
         """Return whether no value of a hidden column can be under a name that lands as it is."""
@@ -243,7 +271,7 @@ class HiddenColumns:
             others = {each.columns: each for each in logged if each.columns != last.columns}
             untold = [each for each in others.values() if not tells_of(each)]
             self._set_in_question(table, [*untold, last] if last in uncertain else untold)
-        if uncertain and not was_in_question:
+        if uncertain and not was_in_question and self._lands(table):
             log.warning("%s: %s", table, WITHHELD)
 
     def _set_in_question(self, table: TableName, described: Sequence[LoggedTable]) -> None:

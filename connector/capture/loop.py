@@ -100,10 +100,9 @@ class Capture:
         self._manifest_history = ManifestHistory(store, term, self._stopping, closes_fence=closes_fence)
         self._lander = Lander(store, self.progress)
         self._failure: BaseException | None = None
-        self._last_commit = time.monotonic()
         self._pending_since: float | None = None
         self._tables_to_start: set[TableName] = set()
-        self._checked_at, self._unblocked_at = 0, 0.0
+        self._last_commit, self._checked_at, self._unblocked_at = time.monotonic(), 0, 0.0
         self._unfit_before: set[TableName] = set()
         self._dropped: dict[TableName, int] = {}
 
@@ -212,6 +211,7 @@ class Capture:
         if not reader.unbroken:
             self._dumps.requeue_uncommitted()
         self._dumps.log_opened()
+        self._hidden_columns.log_opened()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:

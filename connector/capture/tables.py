@@ -237,7 +237,7 @@ class Tables:
                 if (before.ids.get(name), before.others_of(name)) != (now.ids[name], others):
                     check_renamed(table, settings, name, sorted(others))
         except TableError as error:
-            self._quarantine_shown(error, lsn)
+            self.quarantine_shown(error, lsn)
 
     def quarantine_unmasked(self, schema: TableSchema, seen_at: int) -> bool:
         """Quarantine a table if a layout would show a column that has landed masked; return whether."""
@@ -248,10 +248,10 @@ class Tables:
             return False
         shown = landed_masked(names, known, schema, settings)
         if shown is not None:
-            self._quarantine_shown(shown, seen_at)
+            self.quarantine_shown(shown, seen_at)
         return shown is not None
 
-    def _quarantine_shown(self, shown: TableError, lsn: int) -> None:
+    def quarantine_shown(self, shown: TableError, lsn: int) -> None:
         """Quarantine a table; if it is, add this reason: whoever has it dumped must know what would land."""
         state = self.states[shown.table]
         if state.state == "quarantined" and shown.reason not in (state.reason or ""):
@@ -272,7 +272,7 @@ class Tables:
                 for _, name in each.names:
                     check_renamed(each.table, config.table(each.table), name, names.told_of(name))
             except TableError as error:
-                self._quarantine_shown(error, each.lsn)
+                self.quarantine_shown(error, each.lsn)
 
     def _note_came(self, name: TableName, before: Collection[str], now: Collection[str]) -> None:
         """Remember which columns came while which were gone, if columns have no ids."""

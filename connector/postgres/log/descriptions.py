@@ -22,7 +22,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from connector.logged_table import LoggedTable
@@ -89,7 +89,11 @@ class Descriptions:
 
     def may_be_outdated(self) -> list[int]:
         """Return the ids of the tables whose names may have changed without a description."""
-        return sorted(self._roots) if self.describes_schema_renames else sorted(self._names)
+        return sorted(self._keeping_names)
+
+    @property
+    def _keeping_names(self) -> Collection[int]:
+        return self._roots if self.describes_schema_renames else self._names.keys()
 
     def compare(self, current: Mapping[int, TableName], position: int, shows: Callable[[int], bool]) -> bool:
         """Compare with a snapshot's names, from before `position`; return whether more are outdated now.
@@ -166,8 +170,9 @@ class Descriptions:
             root = None
         table, lsn = _name(relation), described.lsn
         if root is None:
-            names = tuple(column.name for column in relation.columns)
-            return LoggedTable(relation.relid, table, lsn=lsn, columns=names, xid=described.xid)
+            names, xid = tuple(column.name for column in relation.columns), described.xid
+            keeps_name = relation.relid in self._keeping_names
+            return LoggedTable(relation.relid, table, lsn=lsn, columns=names, xid=xid, keeps_name=keeps_name)
         identified = relation.identity == FULL or _identity(relation) == _identity(root)
         return LoggedTable(relation.relid, table, _name(root), lsn, identified)
 

@@ -48,7 +48,7 @@ class Judged:
             numbered = {name: relation * IDS_PER_TABLE + n for name, n in ids.items() if name}
             self.database.column_ids[ITEMS] = numbered
 
-    def lands(self, columns: str | None) -> bool:
+    def lands(self, columns: str | None, *, keeps_name: bool = False) -> bool:
         """Return whether rows land, right after a description of these columns; None: after none.
 
         They wait first for as long as they do.
@@ -60,7 +60,8 @@ class Judged:
         landed = LandedSegment(ResumePoint(self.position), files=[file])
         if columns is not None:
             names = tuple(columns.split())
-            landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=self.position - 1, columns=names))
+            lsn = self.position - 1
+            landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=lsn, columns=names, keeps_name=keeps_name))
         if not self.withhold(landed):
             self.seconds += WAIT_SECONDS
             assert self.withhold(landed)

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from connector.capture.dumps.tasks import FinishedChunk, ReadTask
 from connector.capture.hidden_columns import MOST_SECONDS, WAIT_SECONDS, may_land
 from connector.capture.lander import LandedSegment
 from connector.config import TableConfig
 from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
+from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LandedFile
 from connector.logged_table import ColumnLook, LoggedTable, shows_all
 from connector.schema import TableName
-from connector.source import ResumePoint
+from connector.source import KeyRange, ResumePoint
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
 from tests.unit.capture.hidden_columns.judged import ITEMS, LISTED, RELATION, Judged
@@ -258,6 +260,41 @@ def test_a_description_stays_in_question_while_looks_do_not_show_its_table(
     assert judged.lands(None), "it is another table, which was described before, or will be"
 
 
+@pytest.mark.parametrize("keeps_name", [False, True])
+def test_a_description_of_a_root_stays_in_question_after_another_table_has_taken_its_name(
+    database: MemoryDatabase, store: MemoryStore, *, keeps_name: bool
+) -> None:
+    """The log goes on with its name and description until it is opened again."""
+    judged = Judged(database, store, BEFORE)
+    judged.show(BEFORE, "a x")
+    assert not judged.lands("id a x b", keeps_name=keeps_name)
+    judged.show({**BEFORE, "": 8})
+    judged.tables.note_names(judged.start.source.check_catalog().look)
+    for _ in range(2):
+        judged.start.manifest_history.commit(position=database.end)
+        assert judged.lands(None) != keeps_name
+    judged.hidden.log_opened()
+    assert judged.lands(None)
+
+
+def test_rows_of_a_table_that_is_released_are_judged_by_a_description_from_before(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """The first of them have been read before the log is opened again; while it is quarantined, none wait."""
+    judged = Judged(database, store, BEFORE)
+    judged.tables.quarantine(QuarantineNotice(ITEMS, database.end, "its key changed", "fix it"))
+    judged.show(BEFORE, "a x")
+    assert judged.lands("id a x b"), "no manifest names them"
+    judged.tables.release(ITEMS, judged.tables.schemas[ITEMS])
+    assert not judged.lands(None)
+    judged.tables.quarantine(QuarantineNotice(ITEMS, database.end, "its key changed", "fix it"))
+    database.shows = lambda _: False
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a="c")
+    each = LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=("id", "b"))
+    assert judged.withhold(LandedSegment(ResumePoint(database.end), logged=[each]))
+
+
 def test_a_description_of_another_epoch_is_in_question_no_more(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
@@ -353,6 +390,43 @@ def test_a_hidden_name_that_a_transaction_gave_for_a_time_is_known_once_a_look_s
     judged.show({"id": 1, "x": 3})
     judged.lands(None)
     assert judged.tables.states[ITEMS].reason == "column 'x' was 'a', which lands masked"
+
+
+@pytest.mark.parametrize("quarantined", [False, True])
+@pytest.mark.parametrize("chunk", [False, True])
+def test_a_hidden_name_that_a_column_had_for_a_time_is_known_before_the_next_dump_lands(
+    database: MemoryDatabase, store: MemoryStore, *, chunk: bool, quarantined: bool
+) -> None:
+    """In a transaction that no look showed for long, and after which the table is idle."""
+    judged = Judged(database, store, {"id": 1, "x": 2}, **LISTED)
+    if quarantined:
+        judged.tables.quarantine(QuarantineNotice(ITEMS, database.end, "its key changed", "fix it"))
+    database.shows = lambda _: False
+    with database.transaction() as transaction:
+        transaction.update("public.items", (2,), a="b")
+    landed = LandedSegment(ResumePoint(database.end))
+    for columns in (("id", "a"), ("id", "x")):
+        landed.logged.append(LoggedTable(RELATION, ITEMS, lsn=database.end - 1, columns=columns))
+    assert judged.withhold(landed) == quarantined
+    judged.seconds += WAIT_SECONDS
+    assert judged.withhold(landed)
+    judged.start.manifest_history.commit(position=database.end)
+    database.shows = shows_all
+    judged.show({"id": 1, "x": 2}, "x")
+    chunks = []
+    if chunk:
+        numbers = tuple(RELATION * IDS_PER_TABLE + n for n in (1, 2))
+        read = LoggedTable(RELATION, ITEMS, dumped=True, columns=("id", "x"), numbers=numbers)
+        (dump,) = judged.dumps.active_of(ITEMS)
+        task = ReadTask(dump, dump.number, 0, KeyRange(None, None), None, 1)
+        schema = judged.tables.schemas[ITEMS]
+        chunks.append(FinishedChunk(task, database.end, database.end, 1, schema, None, [read]))
+    else:
+        judged.tables.note_names(judged.start.source.check_catalog().look)
+        judged.start.manifest_history.commit(position=database.end)
+    landed = LandedSegment(ResumePoint(database.end))
+    assert judged.hidden.withhold(landed, chunks, judged.start.newest, judged.start.config)
+    assert "column 'x' was 'a', which lands masked" in str(judged.tables.states[ITEMS].reason)
 
 
 def test_descriptions_that_come_one_after_another_hold_back_no_manifest_for_long(

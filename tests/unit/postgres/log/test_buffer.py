@@ -123,7 +123,9 @@ def test_a_partition_whose_old_keys_are_not_logged_as_its_roots_are_is_noted(
     buffer = LogBuffer(1, Visibility(0), layout_of)
     described = relation("t"), relation("part", 98, identity, is_key)
     buffer.feed(transaction(7, 100, *described, insert(RELID, ["1"])), 0)
-    assert [each.identified for each in buffer.take().logged] == [True, identified]
+    logged = buffer.take().logged
+    assert [each.identified for each in logged] == [True, identified]
+    assert [each.keeps_name for each in logged] == [True, False]
 
 
 def test_a_root_that_is_not_described_after_a_rename_goes_on_under_its_former_name() -> None:
@@ -163,6 +165,7 @@ def test_a_table_without_partitions_is_described_after_a_rename_but_not_always_o
     buffer = LogBuffer(1, Visibility(0), layout_of)
     buffer.descriptions.describes_schema_renames = describes_schema_renames
     buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
+    assert [each.keeps_name for each in buffer.take().logged] == [not describes_schema_renames]
     assert buffer.descriptions.may_be_outdated() == ([] if describes_schema_renames else [RELID])
     buffer.descriptions.compare({RELID: now}, 200, visible)
     assert bool(buffer.descriptions.outdated_before(201)) == former
