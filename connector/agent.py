@@ -46,8 +46,10 @@ from connector.findings import never_dropped, require_fit
 from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
+from connector.listening import Listener, Probe, SessionProbe, listening, silence_seconds
 from connector.masking.source import masked_source
 from connector.signals import reloaded_by_signal, stopped_by_signals
+from connector.silence import SILENCE_SECONDS, end_all
 from connector.source import Finding, Source
 from connector.store.factory import open_store
 from connector.store.observed import ObservedStore
@@ -89,6 +91,30 @@ def open_gauge(config: Config) -> LoadGauge:
     return MysqlGauge(config.source)
 
 
+def open_probe(config: Config) -> Probe:
+    """Open a probe of the configured source, which has its own connection."""
+    url, name = config.source.url.get_secret_value(), _name_of(config)
+    if config.source.kind == "postgres":
+        from connector.postgres import connection as postgres
+
+        return SessionProbe(lambda: postgres.connect(url, name), postgres.ask, postgres.cut)
+    from connector.mysql import connection as mysql
+
+    return SessionProbe(lambda: mysql.connect(url, name), mysql.ask, mysql.close)
+
+
+def _name_of(config: Config) -> str:
+    """Return the name that all connections to the source bear."""
+    return f"deltatide {config.source.name}"
+
+
+def _listen(
+    config: Config, seconds: float = SILENCE_SECONDS, signs: Callable[[], object] = lambda: None
+) -> AbstractContextManager[Listener]:
+    """Listen for the source; once it is silent, end all connections to it."""
+    return listening(open_probe(config), lambda: end_all(_name_of(config)), seconds, signs)
+
+
 def check(config: Config) -> list[Finding]:
     """Check every precondition of source and landing zone, and return all findings. Leaves nothing behind."""
     store = open_store(config.landing, config.source.name, patient=False)
@@ -117,13 +143,14 @@ def _check_source(
     findings: list[Finding] = []
     source = open_source(config)
     try:
-        findings += _check_logging(source, on_log_off)
-        findings += source.check()
-        landed = newest() if newest is not None else None
-        if landed is None:
-            findings = never_dropped(findings)
-        if newest is not None:
-            findings.append(_check_identity(landed, source))
+        with _listen(config):
+            findings += _check_logging(source, on_log_off)
+            findings += source.check()
+            landed = newest() if newest is not None else None
+            if landed is None:
+                findings = never_dropped(findings)
+            if newest is not None:
+                findings.append(_check_identity(landed, source))
     except TransientError:
         raise
     except DeltatideError as error:
@@ -245,8 +272,14 @@ class _Agent:
                 hands_over=self.standby,
             )
             self.live.activate(capture, lease)
-            renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
-            with self._stopping(capture), reloaded_by_signal(capture.reload), renewing:
+            seconds = config.landing.lease_seconds
+            silence = silence_seconds(seconds, standbys=self.standby)
+            with (
+                self._stopping(capture),
+                reloaded_by_signal(capture.reload),
+                _listen(config, silence, lambda: capture.progress.lag.read) as listener,
+                renewing_lease(lease, capture, seconds, listener),
+            ):
                 self._pause(0)
                 capture.run()
         finally:
@@ -357,27 +390,40 @@ def _record_log_off(config: Config, store: Store, source: Source, reason: str) -
 
 
 @contextmanager
-def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
+def renewing_lease(
+    lease: Lease, capture: Capture, lease_seconds: float, listener: Listener
+) -> Iterator[None]:
     """Renew the lease three times per lease period, with the agent's figures in it.
 
-    An agent with standbys hands over if it can't read the log for half a lease period.
+    An agent with standbys hands over if it can't read the log for half a lease period, or its source is
+    silent. It releases the lease at once, whatever its other threads wait for.
     """
     done = threading.Event()
 
-    def renew_until_done() -> None:
-        while not done.wait(lease_seconds / 3):
-            try:
-                lease.renew(capture.progress.figures(capture.newest), fenced=_fenced(capture, lease))
-                if capture.hands_over and capture.progress.lost_seconds > lease_seconds / 2:
-                    log.warning("the log could not be read for %.1f s", capture.progress.lost_seconds)
-                    capture.hand_over()
-            except TransientError as error:
-                log.warning("can't renew the lease, retrying: %s", error)
-            except DeltatideError as error:
-                capture.fail(error)
+    def keep() -> None:
+        due = time.monotonic() + lease_seconds / 3
+        while not done.wait(min(lease_seconds / 12, 1.0)):
+            lost = capture.progress.lost_seconds
+            if capture.hands_over and (listener.silent or lost > lease_seconds / 2):
+                if lost:
+                    log.warning("the log could not be read for %.1f s", lost)
+                capture.hand_over()
+                lease.release(unreachable=True)
                 return
+            if (failure := listener.failure) is not None:
+                capture.fail(failure)
+                return
+            if time.monotonic() >= due:
+                due = time.monotonic() + lease_seconds / 3
+                try:
+                    lease.renew(capture.progress.figures(capture.newest), fenced=_fenced(capture, lease))
+                except TransientError as error:
+                    log.warning("can't renew the lease, retrying: %s", error)
+                except DeltatideError as error:
+                    capture.fail(error)
+                    return
 
-    thread = threading.Thread(target=renew_until_done, name="lease", daemon=True)
+    thread = threading.Thread(target=keep, name="lease", daemon=True)
     thread.start()
     try:
         yield

@@ -4,6 +4,7 @@
 
     DeltatideError
     ├── TransientError            retried with backoff: connection lost, server restarting, store busy
+    │   ├── UnreachableError      nothing answers at its address, or the connection was lost
     │   └── NotYetError           nothing is lost or broken; the work waits for the source
     ├── OperatorError             stops; `hint` says what the operator must do
     │   ├── ConfigurationError    a wrong setting, file or argument (exit status 2)
@@ -42,6 +43,10 @@ class DeltatideError(Exception):
 
 class TransientError(DeltatideError):
     """a service is temporarily unreachable; deltatide retries."""
+
+
+class UnreachableError(TransientError):
+    """the server can't be reached; deltatide retries."""
 
 
 class NotYetError(TransientError):

@@ -64,10 +64,13 @@ class Durations:
 
 
 class Lag:
-    """How far what has landed lags behind the source's log. Sampled by one thread; see the module."""
+    """How far what has landed lags behind the source's log. Sampled by one thread; see the module.
+
+    `read`: the position read so far, and the bytes held in memory.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bytes = 0
+        self.bytes, self.read = 0, (0, 0)
         self._clock = clock
         self._samples: deque[tuple[float, int]] = deque()
         self._epoch = self._unread = self._end = -1
@@ -84,6 +87,7 @@ class Lag:
         else:
             self._end = position + unread_bytes
         self._unread, self.bytes = unread_bytes, unread_bytes + held_bytes
+        self.read = position, held_bytes
         if newest.position >= self._end:
             self._samples.clear()
             self._complete_at = now

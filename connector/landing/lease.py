@@ -64,7 +64,7 @@ class Holder(BaseModel):
     """The content of lease.json. `term` grows with each holder; `until` is by the holder's clock, for people.
 
     `renewals` makes each renewal a different object, even if the clock stands still. `unfenced`: an earlier
-    holder may still live, and no manifest of this term is committed yet.
+    holder may still live, or its sessions at the source, and no manifest of this term is committed yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -105,7 +105,7 @@ class Lease:
         self._store = store
         self._state = state
         self._version = version
-        self._ended = False
+        self._ended = self._unreachable = False
 
     @property
     def term(self) -> int:
@@ -121,8 +121,8 @@ class Lease:
     def expired(self) -> bool:
         """Return whether it was taken over by time alone, with no manifest of this term known committed.
 
-        That is, the previous holder neither released it nor is known to be gone; or this was so for an
-        earlier holder, and none has closed the fence since.
+        That is, the previous holder neither released it nor is known to be gone, or released it as one that
+        could not reach the source; or this was so for an earlier holder, and none has closed the fence since.
         """
         return self._state.unfenced
 
@@ -176,18 +176,27 @@ class Lease:
         """Hold the lease for another `seconds`, and leave figures for others to read.
 
         `fenced`: a manifest of this term is committed. `FencedError` if the lease is lost. Can be repeated
-        after a `TransientError`.
+        after a `TransientError`. Does nothing once the lease is released.
         """
+        if self._ended:
+            return
         changes = {"until": _until(self._state.seconds), "renewals": self._state.renewals + 1}
         renewed = self._state.model_copy(update=changes | ({"unfenced": False} if fenced else {}))
         if status is not None:
             renewed = renewed.model_copy(update={"status": status})
         self._replace(renewed)
 
-    def release(self, *, fenced: bool = False) -> None:
-        """Release the lease for the next agent to take at once. Never raises: an unreleased lease expires."""
-        self._ended = True
-        unfenced = self._state.unfenced and not fenced
+    def release(self, *, fenced: bool = False, unreachable: bool = False) -> None:
+        """Release the lease for the next agent to take at once. Never raises: an unreleased lease expires.
+
+        `unreachable`: the source could not be reached, so sessions of ours may live on there, and what we
+        read may still be on its way to the landing zone: the next holder must close the fence. Once released,
+        it stays as it is.
+        """
+        self._ended, self._unreachable = True, self._unreachable or unreachable
+        if self._state.released:
+            return
+        unfenced = self._unreachable or (self._state.unfenced and not fenced)
         with suppress(DeltatideError):
             self._replace(
                 self._state.model_copy(update={"released": True, "until": _now(), "unfenced": unfenced})

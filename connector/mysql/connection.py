@@ -20,8 +20,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pymysql
 from pymysql.connections import Connection
 
-from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
-from connector.silence import answered
+from connector.errors import (
+    ConfigurationError,
+    DeltatideError,
+    PreconditionError,
+    TransientError,
+    UnreachableError,
+)
+from connector.silence import answered, note_open, shut_down
 
 CONNECT_SECONDS = 10
 """An unreachable host must be reported well before an operator loses patience."""
@@ -173,7 +179,8 @@ def _tls_context(given: Mapping[str, str], mode: str) -> ssl.SSLContext:
 def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any]:
     """Open an autocommit connection with our session settings; `name` is one of its connection attributes.
 
-    Raises `TransientError` if the server can't be reached or is busy, `PreconditionError` if it refuses.
+    Raises `UnreachableError` if the server can't be reached, `TransientError` if it is busy,
+    `PreconditionError` if it refuses.
     """
     parameters = parse_url(url)
     try:
@@ -194,6 +201,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
         if not replication:
             query(connection, f"SET SESSION {', '.join(_further_settings(connection))}")
         connection._read_timeout = None
+        note_open(name, connection, descriptor_of)
     except (pymysql.Error, OSError) as error:
         close(connection)
         raise refused(error, parameters) from None
@@ -252,12 +260,14 @@ def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _untrusted(where, cause)
     if code in (2002, 2003):
-        return TransientError(
+        return UnreachableError(
             f"can't reach the server at {where}: {text}",
             hint="check host and port in source.url, and the network",
         )
     if code in _REFUSALS:
         return PreconditionError(f"the server at {where}: {text}", hint=_REFUSALS[code])
+    if code in _LOST:
+        return UnreachableError(f"the server at {where}: {text}")
     if is_transient(code):
         return TransientError(f"the server at {where}: {text}")
     return PreconditionError(f"the server at {where}: {text}", hint="check source.url")
@@ -298,6 +308,8 @@ def driver_errors(doing: str) -> Iterator[None]:
 def failed(doing: str, error: Exception) -> DeltatideError:
     """Choose the error class by number."""
     code, text = code_of(error), text_of(error)
+    if code in _LOST:
+        return UnreachableError(f"{doing}: {text}")
     if is_transient(code):
         return TransientError(f"{doing}: {text}")
     return PreconditionError(f"{doing}: {text}", hint=_REFUSALS.get(code, "run `deltatide check`"))
@@ -343,14 +355,20 @@ def brief_wait(connection: Connection[Any]) -> Iterator[None]:
             query(connection, f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
 
 
+def ask(connection: Connection[Any]) -> None:
+    """Wait for any answer; `UnreachableError` if the connection is lost."""
+    with driver_errors("asking whether the server answers"):
+        row(connection, "SELECT 1")
+
+
 def alive(connection: Connection[Any]) -> bool:
     """Return whether the server answers on a connection, soon enough."""
     try:
-        doing = "checking the session"
-        with driver_errors(doing), answered(descriptor_of(connection), doing):
-            return row(connection, "SELECT 1") is not None
+        with answered(descriptor_of(connection), "checking the session"):
+            ask(connection)
     except Exception:
         return False
+    return True
 
 
 def close(connection: Connection[Any] | None) -> None:
@@ -361,5 +379,5 @@ def close(connection: Connection[Any] | None) -> None:
     if connection is not None:
         if connection._sock is not None:
             with suppress(OSError):  # it has ended by itself
-                connection._sock.shutdown(socket.SHUT_RDWR)
+                shut_down(connection._sock.fileno())
         connection._force_close()

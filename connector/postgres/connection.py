@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -21,8 +20,15 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import make_dsn, parse_dsn
 
-from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
+from connector.errors import (
+    ConfigurationError,
+    DeltatideError,
+    PreconditionError,
+    TransientError,
+    UnreachableError,
+)
 from connector.postgres.driver.interface import CopyError
+from connector.silence import note_open, shut_down
 
 SESSION = {
     # Whoever may create in another schema can't have operators or functions of theirs run with our rights,
@@ -130,8 +136,9 @@ def parse_url(url: str) -> dict[str, str]:
 def connect(url: str, name: str, *, replication: bool = False) -> Connection:
     """Open an autocommit connection with our session settings; `name` is shown in pg_stat_activity.
 
-    Raises `TransientError` if the server can't be reached or is busy, `PreconditionError` if it refuses.
-    Removes `IGNORED_VARIABLES` from the process's environment, since libpq always reads it.
+    Raises `UnreachableError` if the server can't be reached, `TransientError` if it is busy,
+    `PreconditionError` if it refuses. Removes `IGNORED_VARIABLES` from the process's environment, since libpq
+    always reads it.
     """
     for variable in IGNORED_VARIABLES:
         os.environ.pop(variable, None)
@@ -157,6 +164,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
     except psycopg2.Error as error:
         raise refused(error, parameters) from None
     connection.autocommit = True
+    note_open(name, connection, lambda each: each.fileno())
     with driver_errors("setting up a session"):
         one_row(connection, _session_query(connection.server_version))
     return connection
@@ -188,7 +196,7 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
             fix = hint.format(user=quote(user), database=quote(database))
             return PreconditionError(f"postgres at {where}: {text}", hint=fix)
     if re.search(_UNREACHABLE, text):
-        return TransientError(
+        return UnreachableError(
             f"can't reach postgres at {where}: {text}",
             hint="check host and port in source.url, and the network",
         )
@@ -229,7 +237,9 @@ def driver_errors(doing: str, transient: tuple[str, ...] = ()) -> Iterator[None]
 
 def failed(doing: str, message: str, sqlstate: str | None, transient: tuple[str, ...] = ()) -> DeltatideError:
     """Choose the error class by SQLSTATE; None means a lost connection."""
-    if sqlstate is None or sqlstate.startswith(_TRANSIENT_STATES + transient):
+    if sqlstate is None:
+        return UnreachableError(f"{doing}: {message}")
+    if sqlstate.startswith(_TRANSIENT_STATES + transient):
         return TransientError(f"{doing}: {message}")
     return PreconditionError(f"{doing}: {message}", hint="run `deltatide check`")
 
@@ -289,6 +299,12 @@ def all_rows(connection: Connection, query: str, parameters: Any = None) -> list
         return rows
 
 
+def ask(connection: Connection) -> None:
+    """Wait for any answer; `UnreachableError` if the connection is lost."""
+    with driver_errors("asking whether the server answers"):
+        one_row(connection, "SELECT 1")
+
+
 def close(connection: Connection | None) -> None:
     """Close a connection in any state."""
     if connection is not None:
@@ -304,9 +320,6 @@ def cut(connection: Connection | None) -> None:
     Closing alone waits for that thread, and so for the server.
     """
     if connection is not None:
-        with (
-            suppress(psycopg2.Error, OSError),  # it has ended by itself
-            socket.socket(fileno=os.dup(connection.fileno())) as copy,
-        ):
-            copy.shutdown(socket.SHUT_RDWR)
+        with suppress(psycopg2.Error, OSError):  # it has ended by itself
+            shut_down(connection.fileno())
     close(connection)

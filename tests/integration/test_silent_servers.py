@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+import psycopg2
+import pymysql
 import pytest
 
 from connector import silence
 from connector.errors import TransientError
+from connector.listening import Probe, SessionProbe, listening
 from connector.mysql import connection as mysql_connection
+from connector.postgres import connection as postgres_connection
+from connector.silence import end_all
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 from tests.support.source import mysql_source, postgres_source
 from tests.support.source.reading import following
+from tests.support.waiting import wait_until
 
 LIMIT = 1.0
 
@@ -56,3 +64,53 @@ def test_a_silent_mysql_is_lost_and_its_handshake_is_not_awaited_for_ever(mariad
             assert "the server has not answered for 1 s" in read_until_it_fails(log)
         with pytest.raises(TransientError, match="timed out"):
             mysql_connection.connect(url, "test")
+
+
+def assert_only_silence_ends_a_query(proxy: LossyProxy, probe: Probe, sleep: Callable[[float], Any]) -> None:
+    """Check that a query that takes long goes on while the server answers others, and ends once it is silent.
+
+    As of a dump, before its first row comes, and of a check of the catalog.
+    """
+    ended = threading.Event()
+
+    def ask_for_long() -> None:
+        with pytest.raises((psycopg2.OperationalError, pymysql.OperationalError)):
+            sleep(60)
+        ended.set()
+
+    with listening(probe, lambda: end_all("deltatide silent"), LIMIT) as listener:
+        sleep(3 * LIMIT)
+        assert not listener.silent
+        threading.Thread(target=ask_for_long, daemon=True).start()
+        proxy.fall_silent()
+        wait_until(ended.is_set, "it ends", seconds=20)
+        assert listener.silent
+        proxy.pass_on()
+        wait_until(lambda: not listener.silent, "the server answers again", seconds=20)
+    assert listener.failure is None
+
+
+def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(database: Database) -> None:
+    with LossyProxy(database.port) as proxy:
+        url = database.url.replace(f":{database.port}/", f":{proxy.port}/")
+        connect = lambda: postgres_connection.connect(url, "deltatide silent")  # noqa: E731
+        connection = connect()
+        assert_only_silence_ends_a_query(
+            proxy,
+            SessionProbe(connect, postgres_connection.ask, postgres_connection.cut),
+            lambda seconds: postgres_connection.one_row(connection, f"SELECT pg_sleep({seconds})"),
+        )
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.only_mysql
+def test_a_query_to_a_silent_mysql_ends_however_long_it_may_take(mariadb: MysqlDatabase) -> None:
+    with LossyProxy(mariadb.port) as proxy:
+        url = mariadb.url.replace(f":{mariadb.port}/", f":{proxy.port}/")
+        connect = lambda: mysql_connection.connect(url, "deltatide silent")  # noqa: E731
+        connection = connect()
+        assert_only_silence_ends_a_query(
+            proxy,
+            SessionProbe(connect, mysql_connection.ask, mysql_connection.close),
+            lambda seconds: mysql_connection.row(connection, f"SELECT SLEEP({seconds})"),
+        )

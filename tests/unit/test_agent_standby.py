@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connector import agent
+from connector import agent, listening
 from connector.capture.lander import Lander
 from connector.capture.loop import Capture
 from connector.capture.manifest_history import ManifestHistory
@@ -31,7 +31,8 @@ from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
 from connector.source import Finding
 from connector.testing.memory_store import MemoryStore
-from tests.support.agent.agents import CheckedSource, config_of, shop
+from tests.support.agent.agents import AnsweringProbe, CheckedSource, config_of, shop
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -45,12 +46,30 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
+def open_memory(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore, probes: list[AnsweringProbe] | None = None
+) -> None:
+    """Have the agent open a store and databases in memory; `probes` collects its probes."""
+    probes = [] if probes is None else probes
+
+    def open_probe(_config: Config) -> AnsweringProbe:
+        probes.append(AnsweringProbe())
+        return probes[-1]
+
+    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(
+        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
+    )
+    monkeypatch.setattr(agent, "open_probe", open_probe)
+
+
 def run(
     monkeypatch: pytest.MonkeyPatch,
     store: MemoryStore,
     *steps: Step,
     standby: bool = True,
     load_config: Callable[[], Config] | None = None,
+    probes: list[AnsweringProbe] | None = None,
     **settings: Any,
 ) -> list[int]:
     """Run the agent, whose captures take these steps; return the terms in which it was active."""
@@ -64,10 +83,7 @@ def run(
 
     monkeypatch.setattr(lease_module, "STANDBY_POLL_SECONDS", 0.01)
     monkeypatch.setattr(agent, "HANDOVER_SECONDS", 0.05)
-    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
-    monkeypatch.setattr(
-        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
-    )
+    open_memory(monkeypatch, store, probes)
     monkeypatch.setattr(agent.Capture, "run", capture)
     agent.run(config_of(**settings), load_config, standby=standby)
     assert left == []
@@ -135,10 +151,7 @@ def test_a_stop_whose_exception_is_lost_ends_what_waits_for_the_lease(
     Lease.acquire(store, 60)
     monkeypatch.setattr(lease_module, "_is_dead", lambda _state: False)
     monkeypatch.setattr(lease_module._Watch, "_say", wait)
-    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
-    monkeypatch.setattr(
-        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
-    )
+    open_memory(monkeypatch, store)
     with pytest.raises(SystemExit) as ended:
         agent.run(config_of(), standby=True, stopped=stopped)
     assert ended.value.code == 0
@@ -162,10 +175,7 @@ def test_a_stop_whose_exception_is_lost_ends_what_tries_again(
         monkeypatch.setattr(agent, "probe", fail)
     Lease.acquire(store, 0.05).release()
     monkeypatch.setattr(agent, "RELOAD_SECONDS", 0.01)
-    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
-    monkeypatch.setattr(
-        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
-    )
+    open_memory(monkeypatch, store)
     with pytest.raises(SystemExit):
         agent.run(config_of(), fail, standby=True, stopped=stopped)
 
@@ -337,20 +347,48 @@ def test_the_lease_is_renewed_while_the_source_is_checked_and_left_to_others_if_
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore
 ) -> None:
     landed_before(store)
-    deadline = time.monotonic() + 20
+    deadline, stands_by = time.monotonic() + 20, threading.Event()
 
     def check(_source: Any) -> list[Finding]:
         lease = read_lease(store)
         assert time.monotonic() < deadline, "it has waited too long"
-        if lease is not None and lease.term == 2 and not lease.released:
+        if lease is not None and lease.term == 2 and not (lease.released and stands_by.is_set()):
             raise TransientError("no route to the database")
         return []
 
     def gives_up(capture: Any) -> None:
         assert not capture._open()
+        stands_by.set()
         lease = read_lease(store)
         assert lease is not None
         assert (lease.renewals > 0, capture.handed_over) == (True, True)
 
     monkeypatch.setattr(CheckedSource, "check", check)
     assert run(monkeypatch, store, gives_up, begin, lease_seconds=1) == [2, 3]
+
+
+def test_a_silent_source_is_left_to_another_agent_though_everything_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    """The lease is free at once, and says that the next agent must end what is left of this one."""
+    landed_before(store)
+    monkeypatch.setattr(listening, "TAKEOVER_SECONDS", 0.0)
+    closes: list[bool] = []
+
+    def waits_for_an_answer(capture: Any) -> None:
+        probes[-1].silent.set()
+        wait_until(lambda: released(store), "the lease is released")
+        assert capture.handed_over
+
+    def takes_over(capture: Any) -> None:
+        closes.append(capture._manifest_history.closes_fence)
+
+    probes: list[AnsweringProbe] = []
+    steps = waits_for_an_answer, takes_over
+    assert run(monkeypatch, store, *steps, probes=probes, lease_seconds=1) == [2, 3]
+    assert closes == [True]
+
+
+def released(store: MemoryStore) -> bool:
+    lease = read_lease(store)
+    return lease is not None and lease.released

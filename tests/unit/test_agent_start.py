@@ -19,7 +19,7 @@ from connector.landing.lease import read_lease
 from connector.landing.manifest_store import newest_manifest
 from connector.source import Finding, TableListing
 from connector.testing.memory_store import MemoryStore
-from tests.support.agent.agents import CheckedSource, config_of, shop
+from tests.support.agent.agents import AnsweringProbe, CheckedSource, config_of, shop
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def source(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> CheckedSource
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
     monkeypatch.setattr(agent, "open_source", lambda _config: source)
+    monkeypatch.setattr(agent, "open_probe", lambda _config: AnsweringProbe())
     monkeypatch.setattr(agent.Capture, "run", lambda _self: None)
     return source
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from connector.landing.lease import read_lease
+from connector.listening import TAKEOVER_SECONDS
 from tests.support.agent.installed import AT_WORK, Installation, Running
 from tests.support.agent.wrong_clock import WrongClock
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -122,6 +124,33 @@ def test_an_agent_that_loses_its_database_leaves_it_to_one_that_has_not(shop: In
                 proxy.lead_to(shop.database.port)
                 take_over_again(one, other)
             works(one, times=2)
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    shop.history()
+    assert_landed(shop, *TABLES)
+
+
+@pytest.mark.only_postgres  # its slot must be freed of a session that lives; tests/integration has the others
+def test_a_database_that_falls_silent_for_one_agent_is_left_to_one_that_it_answers(
+    shop: Installation,
+) -> None:
+    """Its connections live, as behind a proxy or a tunnel."""
+    lease_seconds = 6
+    with ShopWriter(shop.database, seed=16), LossyProxy(shop.database.port) as proxy:
+        shop.configure(source={"url": shop.through(proxy.port)}, landing={"lease_seconds": lease_seconds})
+        with shop.start("run", "--standby") as one:
+            works(one)
+            shop.configure(landing={"lease_seconds": lease_seconds})
+            with shop.start("run", "--standby") as other:
+                other.wait_says("standing by: process")
+                proxy.fall_silent()
+                began = time.monotonic()
+                works(other)
+                seconds = time.monotonic() - began
+                assert seconds < lease_seconds + TAKEOVER_SECONDS, one.output + other.output
+                one.wait_says("handed over; standing by")
+                wait_until(lambda: shop.newest.term == 2 and shop.newest.files, "the other commits")
+                assert other.stop() == 0, other.output
     with shop.agent() as agent:
         shop.wait_caught_up(agent)
     shop.history()

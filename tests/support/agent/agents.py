@@ -9,6 +9,7 @@ from typing import Any
 
 from connector.capture.loop import Capture
 from connector.config import Config, DumpConfig, SourceConfig
+from connector.errors import UnreachableError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
@@ -59,6 +60,22 @@ class MortalStore:
             return result
 
         return call
+
+
+class AnsweringProbe:
+    """A `connector.listening.Probe` of a server that answers, unless it is `silent`."""
+
+    def __init__(self) -> None:
+        self.silent = threading.Event()
+        self.closed = threading.Event()
+
+    def ask(self) -> None:
+        if self.silent.is_set():
+            self.closed.wait(30)
+            raise UnreachableError
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 class CheckedSource(MemorySource):

@@ -37,6 +37,10 @@ class LossyProxy:
         """Pass nothing on from now on, on all connections; each stays open."""
         self._flowing.clear()
 
+    def pass_on(self) -> None:
+        """End the silence."""
+        self._flowing.set()
+
     def cut(self, share: float = 0.5) -> None:
         """Reset this share of the connections now."""
         with self._lock:

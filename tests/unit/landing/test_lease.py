@@ -248,6 +248,21 @@ def test_a_fence_that_was_not_closed_is_for_the_next_holder_to_close(store: Memo
     assert not third.expired
 
 
+def test_who_could_not_reach_the_source_leaves_the_fence_to_close_and_does_not_renew(
+    store: MemoryStore,
+) -> None:
+    """It has committed, and released the lease before all of its threads had ended."""
+    first = Lease.acquire(store, 15)
+    first.renew(fenced=True)
+    first.release(unreachable=True)
+    first.renew(fenced=True)
+    first.release(fenced=True)
+    left = read_lease(store)
+    assert left is not None
+    assert (left.released, left.unfenced, left.renewals) == (True, True, 1)
+    assert Lease.acquire(store, 15).expired
+
+
 def test_a_term_is_greater_than_that_of_any_manifest_though_the_lease_was_removed(store: MemoryStore) -> None:
     landed = Landed(put=store.put)
     landed.commit(10)

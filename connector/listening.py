@@ -1,0 +1,156 @@
+"""Listens for the database: asks it at intervals whether it answers, and ends all connections if it does not.
+
+Whoever waits for a database may have to wait long: for a lock, for the first row of a large chunk. So a
+session that asks for nothing else (`Probe`) tells a silent server from a busy one. What else is heard of it,
+such as log that arrives, counts too: a server that has no time for the probe is not silent.
+
+Invariants:
+
+- Silence is counted in short waits of our own. So a process that was paused hears what came meanwhile before
+  it judges.
+- Only a server that can't be reached is silent. One that refuses the probe, for want of connections, has
+  answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
+
+from connector.background import BackgroundThread
+from connector.errors import DeltatideError, UnreachableError
+from connector.silence import SILENCE_SECONDS
+
+log = logging.getLogger(__name__)
+
+TAKEOVER_SECONDS = 3.0
+"""A standby takes over within the length of the lease and this, whatever befalls the active agent."""
+
+ASK_SECONDS = 2.0
+"""The longest pause between two questions: they cost next to nothing."""
+
+
+class Probe(Protocol):
+    """A session on which nothing else is asked than whether the server answers. Used by one thread."""
+
+    def ask(self) -> None:
+        """Wait for an answer; `UnreachableError` if the server can't be reached, or the session was lost.
+
+        Connects on first use, and again after an error.
+        """
+
+    def close(self) -> None:
+        """Close the session, even while another thread waits for its server; never raises."""
+
+
+_Connection = TypeVar("_Connection")
+
+
+class SessionProbe(Generic[_Connection]):
+    """A `Probe`, from a driver's functions: `ask` waits for an answer on a connection."""
+
+    def __init__(
+        self,
+        connect: Callable[[], _Connection],
+        ask: Callable[[_Connection], None],
+        close: Callable[[_Connection | None], None],
+    ) -> None:
+        self._connect, self._ask, self._close = connect, ask, close
+        self._connection: _Connection | None = None
+
+    def ask(self) -> None:
+        """Wait for an answer."""
+        connection = self._connection = self._connection or self._connect()
+        try:
+            self._ask(connection)
+        except DeltatideError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the session; the next question opens another one."""
+        connection, self._connection = self._connection, None
+        self._close(connection)
+
+
+def silence_seconds(lease_seconds: float, *, standbys: bool) -> float:
+    """Return how long a server may answer nothing until it counts as silent.
+
+    Where standbys may be waiting, half of the time in which one takes over. Otherwise a hasty judgement only
+    has what was being read read again.
+    """
+    if not standbys:
+        return SILENCE_SECONDS
+    return min((lease_seconds + TAKEOVER_SECONDS) / 2, SILENCE_SECONDS)
+
+
+class Listener(BackgroundThread):
+    """A thread that judges whether the server is silent; another one asks it.
+
+    `end` ends all connections; it is called again each time that another `seconds` have passed without an
+    answer. `signs` returns something that differs once more was heard of the server. `silent`: whether it has
+    been silent since its last answer.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        end: Callable[[], None],
+        seconds: float,
+        signs: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__("listening")
+        self.silent = False
+        self._probe, self._end, self._seconds, self._signs = probe, end, seconds, signs
+        self._answers = 0
+        self._broken: Exception | None = None
+
+    def work(self) -> None:
+        """Judge at intervals, until `stopping`."""
+        threading.Thread(target=self._ask, name="asking", daemon=True).start()
+        tick, quiet, before = min(1.0, self._seconds / 8), 0.0, None
+        while not self.stopping.wait(tick):
+            now = (self._answers, self._signs())
+            quiet = quiet + tick if now == before else 0.0
+            before = now
+            if quiet == 0.0:
+                self.silent = False
+            elif quiet >= self._seconds:
+                self.silent, quiet = True, 0.0
+                text = "the database has not answered for %.3g s: ending all connections to it"
+                log.warning(text, self._seconds)
+                self._end()
+            if self._broken is not None:
+                raise self._broken
+        self._probe.close()
+
+    def _ask(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                self._probe.ask()
+                self._answers += 1
+            except UnreachableError as error:
+                log.debug("%s", error)
+            except DeltatideError:  # it refuses, so it is there
+                self._answers += 1
+            except Exception as error:  # for `failure`, since without questions nothing can be judged
+                self._broken = error
+                return
+            self.stopping.wait(min(self._seconds / 8, ASK_SECONDS))
+        self._probe.close()
+
+
+@contextmanager
+def listening(
+    probe: Probe, end: Callable[[], None], seconds: float, signs: Callable[[], object] = lambda: None
+) -> Iterator[Listener]:
+    """Listen while the block runs."""
+    listener = Listener(probe, end, seconds, signs)
+    listener.start()
+    try:
+        yield listener
+    finally:
+        listener.stop()

@@ -1,0 +1,106 @@
+"""A server that answers nothing is silent, and all connections to it end; one that says anything is not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from connector import silence
+from connector.errors import TransientError, UnreachableError
+from connector.listening import Listener, listening, silence_seconds
+from connector.silence import end_all, note_open
+from tests.support.agent.agents import AnsweringProbe
+from tests.support.waiting import wait_until
+
+SECONDS = 0.4
+
+
+def test_standbys_leave_half_of_the_time_for_the_rest_and_an_agent_alone_is_patient() -> None:
+    asked = [silence_seconds(seconds, standbys=True) for seconds in (1, 3, 15, 3600)]
+    assert asked == [2.0, 3.0, 9.0, silence.SILENCE_SECONDS]
+    assert silence_seconds(1, standbys=False) == silence.SILENCE_SECONDS
+
+
+def test_a_silent_server_has_all_its_connections_ended_until_it_answers() -> None:
+    probe, ended = AnsweringProbe(), list[None]()
+    with listening(probe, lambda: ended.append(None), SECONDS) as listener:
+        wait_until(lambda: listener._answers > 3, "it has answered")
+        assert (listener.silent, ended) == (False, [])
+        probe.silent.set()
+        wait_until(lambda: len(ended) > 1, "connections that were opened meanwhile are ended, too")
+        assert listener.silent
+        probe.silent.clear()
+        probe.closed.set()
+        wait_until(lambda: not listener.silent, "it answers again")
+    assert listener.failure is None
+
+
+@pytest.mark.parametrize("error", [TransientError("too many connections"), UnreachableError("lost")])
+def test_a_server_that_refuses_is_there_and_one_that_cannot_be_reached_is_silent(
+    error: TransientError,
+) -> None:
+    judged = judge(lambda: error)
+    wait_until(lambda: judged.silent or judged._answers > 20, "it has judged")
+    assert judged.silent == isinstance(error, UnreachableError)
+    judged.stop()
+
+
+def test_log_that_arrives_is_a_sign_of_life() -> None:
+    """The server has no time for the probe."""
+    arrived = threading.Event()
+    calls: list[int] = []
+
+    def signs() -> int:
+        calls.append(0)
+        return 0 if arrived.is_set() else len(calls)
+
+    judged = judge(lambda: UnreachableError("no answer"), signs)
+    wait_until(lambda: len(calls) > 30, "it has judged")
+    assert not judged.silent
+    arrived.set()
+    wait_until(lambda: judged.silent, "it is silent")
+    judged.stop()
+
+
+def test_an_error_of_ours_is_no_silence() -> None:
+    judged = judge(lambda: ValueError("odd"))
+    wait_until(lambda: judged.failure is not None, "it fails")
+    assert not judged.silent
+
+
+def judge(raises: Callable[[], Exception], signs: Callable[[], object] = lambda: None) -> Listener:
+    class Refusing(AnsweringProbe):
+        def ask(self) -> None:
+            raise raises()
+
+    listener = Listener(Refusing(), lambda: None, 0.1, signs)
+    listener.start()
+    return listener
+
+
+def test_whoever_waits_for_any_connection_of_that_name_finds_it_ended() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    woken: list[int] = []
+
+    def read(number: int) -> None:
+        assert pairs[number][0].recv(1) == b""
+        woken.append(number)
+
+    for number, (ours, _) in enumerate(pairs):
+        note_open("shop" if number < 2 else "other", ours, socket.socket.fileno)
+    threads = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    end_all("shop")
+    wait_until(lambda: sorted(woken) == [0, 1], "both are woken")
+    pairs[1][0].close()
+    end_all("shop")
+    end_all("nobody")
+    assert threads[2].is_alive()
+    pairs[2][1].close()
+    for ours, theirs in pairs:
+        ours.close()
+        theirs.close()
