@@ -53,7 +53,8 @@ class ColumnLook:
 
     By table, and by the columns' names, as the lake compares them. `ids`: what stays when a column is
     renamed. `versions`: what changes whenever it is altered, negative while it is generated. Both are empty
-    if the database has no such ids.
+    if the database has no such ids. `published`: what changes whenever a list of the columns that are logged
+    may have; absent: 0.
     `shows`: whether it shows a transaction of the log (`LoggedTable.xid`), which may be before `begun`.
     `order`: greater in each later look of a process; two may be at the same positions, or a crash between
     them may have taken log back.
@@ -63,5 +64,6 @@ class ColumnLook:
     position: int = 0
     ids: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
     versions: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
+    published: Mapping[TableName, int] = field(default_factory=dict)
     shows: Callable[[int], bool] = field(default=shows_all, compare=False)
     order: int = field(default_factory=_orders.__next__, compare=False)

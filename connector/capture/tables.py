@@ -220,7 +220,8 @@ class Tables:
         for table in look.ids.keys() & self.states.keys():
             before, ids = self.states[table].column_names or ColumnNames(), look.ids[table]
             if self.looks.last(table) is look:
-                names = before.seen(ids, look.position, look.versions.get(table))
+                versions, published = look.versions.get(table), look.published.get(table, 0)
+                names = before.seen(ids, look.position, versions, published)
             else:
                 names = before.seen_late(ids, self.looks.last(table).position)
             self.update(table, column_names=names)

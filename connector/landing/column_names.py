@@ -86,8 +86,9 @@ class ColumnNames(BaseModel):
     `met`: names that looks have had up to `upto`, of columns that are not in `earlier`, and the last look has
     not, or of another column; and hidden names that only the log has had. `left`: the tables, by id, that
     looks up to `upto` have shown, and then another one: how such a table was altered is not known if it comes
-    back. `logged`: names of columns that the log renamed, in order, the last name last; of two with one last
-    name, the first is gone. `moves`: of columns without ids, in order: the names that were gone (``-ssn``),
+    back. `published`, `earlier_published`: which edit of the publication decides what the log has of it.
+    `logged`: names of columns that the log renamed, in order, the last name last; of two with one last name,
+    the first is gone. `moves`: of columns without ids, in order: the names that were gone (``-ssn``),
     and then those that came (``+note``).
     """
 
@@ -102,11 +103,17 @@ class ColumnNames(BaseModel):
     first_upto: int = 0
     met: list[str] = Field(default_factory=list)
     left: list[int] = Field(default_factory=list)
+    published: int = 0
+    earlier_published: int = 0
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     def seen(
-        self, ids: Mapping[str, int], upto: int = 0, versions: Mapping[str, int] | None = None
+        self,
+        ids: Mapping[str, int],
+        upto: int = 0,
+        versions: Mapping[str, int] | None = None,
+        published: int = 0,
     ) -> ColumnNames:
         """Return what is known after another look at the catalog, which ended at the position `upto`."""
         renamed = dict(self.renamed)
@@ -117,11 +124,12 @@ class ColumnNames(BaseModel):
                     renamed[str(id_)] = sorted({*renamed.get(str(id_), ()), before, name})
         rows, now = _rows(self.ids, self.versions), _rows(ids, versions or {})
         new: dict[str, object] = {"ids": dict(ids), "renamed": renamed, "versions": dict(versions or {})}
+        new["published"] = published
         table, replaced, earlier = table_of(ids.values()), table_of(self.ids.values()), self.earlier
-        if rows != now:
+        if rows != now or published != self.published:
             new["upto"] = upto
             if table != table_of(self.earlier.values()):  # else log from before those may still have to land
-                new |= {"earlier": self.ids, "earlier_versions": self.versions}
+                new |= self._as_earlier()
                 earlier = self.ids
         if table != replaced:
             left = {*self.left} if replaced is None else {*self.left, replaced}
@@ -129,6 +137,13 @@ class ColumnNames(BaseModel):
         elif came := {name for name, id_, _ in rows - now if id_ not in earlier.values()}:
             new["met"] = sorted({*self.met, *came})
         return self.model_copy(update=new)
+
+    def _as_earlier(self) -> dict[str, object]:
+        return {
+            "earlier": self.ids,
+            "earlier_versions": self.versions,
+            "earlier_published": self.published,
+        }
 
     def seen_late(self, ids: Mapping[str, int], upto: int) -> ColumnNames:
         """Return what is known after a look that is older than the last one, which ended at `upto`."""
@@ -160,7 +175,8 @@ class ColumnNames(BaseModel):
         """Return which columns of a table a description may have that is from between the two looks.
 
         `columns`: its names, in order, as the lake compares them. It has all columns but generated ones. If
-        it lacks one that was not altered, it is older, or of a publication with a column list.
+        it lacks one that was not altered, it is older, or of a publication with a column list; if the
+        publication was edited meanwhile, it may be.
         """
         before = {} if self.first_upto else self.before(table)
         versions = self.earlier_versions if self.earlier else self.versions
@@ -169,10 +185,15 @@ class ColumnNames(BaseModel):
         stayed = (logged & {*self.ids.values()}) - generated
         found = Places(sorted({*before.values()} - generated), sorted(stayed), len(columns))
         place_of = {name: place for place, name in enumerate(columns)}
-        fits = len(columns) >= len(stayed) and all(
-            name in place_of and found.may_have(place_of[name], id_)
-            for name, id_ in self.lasted(table).items()
-            if id_ in stayed
+        is_listed_alike = self.published == (self.earlier_published if self.earlier else self.published)
+        fits = (
+            is_listed_alike
+            and len(columns) >= len(stayed)
+            and all(
+                name in place_of and found.may_have(place_of[name], id_)
+                for name, id_ in self.lasted(table).items()
+                if id_ in stayed
+            )
         )
         return found if fits else Places((), (), len(columns))
 
@@ -188,7 +209,7 @@ class ColumnNames(BaseModel):
         """Return what is known if log from before a look, which ended at `upto`, has these names."""
         if not names or ({*names} <= {*self.met} and upto <= self.upto):
             return self
-        new = {} if self.upto else {"earlier": self.ids, "earlier_versions": self.versions}
+        new = {} if self.upto else self._as_earlier()
         return self.model_copy(
             update={**new, "met": sorted({*self.met, *names}), "upto": max(upto, self.upto)}
         )
@@ -271,7 +292,7 @@ class ColumnNames(BaseModel):
     @property
     def lasting(self) -> ColumnNames:
         """Return what is known for good: all but the present ids."""
-        return self.model_copy(update={"ids": {}, "versions": {}, **_NOTHING_EARLIER})
+        return self.model_copy(update={"ids": {}, "versions": {}, "published": 0, **_NOTHING_EARLIER})
 
 
 def _rows(ids: Mapping[str, int], versions: Mapping[str, int]) -> set[tuple[str, int, int | None]]:
@@ -279,5 +300,6 @@ def _rows(ids: Mapping[str, int], versions: Mapping[str, int]) -> set[tuple[str,
 
 
 _NOTHING_EARLIER: dict[str, object] = {
-    "earlier": {}, "earlier_versions": {}, "first_upto": 0, "left": [], "met": [], "upto": 0,
+    "earlier": {}, "earlier_versions": {}, "earlier_published": 0,
+    "first_upto": 0, "left": [], "met": [], "upto": 0,
 }  # fmt: skip

@@ -56,6 +56,7 @@ from connector.postgres.publication import Publication, find_publication, uncarr
 from connector.postgres.table_facts import (
     COLUMN_NUMBERS,
     PARTS,
+    PUBLISHED,
     TableFacts,
     column_look,
     comments_of,
@@ -147,7 +148,7 @@ _FINGERPRINTS = f"""
         (SELECT '~' || string_agg(labels, ',' ORDER BY labels) FROM enums WHERE enums.relid = c.oid),
         (SELECT '%%' || attributes FROM composites WHERE composites.relid = c.oid),
         CASE WHEN c.relkind = 'r' THEN concat(c.oid, ':', c.relfilenode, ':')
-             ELSE (SELECT files FROM leaves WHERE leaves.root = c.oid) END), {COLUMN_NUMBERS}
+             ELSE (SELECT files FROM leaves WHERE leaves.root = c.oid) END), {COLUMN_NUMBERS}, {PUBLISHED}
     FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])"""
 
 _SCHEMAS = """(SELECT string_agg(concat(s.oid, ':', s.xmin), ',' ORDER BY s.oid)
@@ -210,7 +211,7 @@ def _take_snapshot(
         {t: _columns(layouts[t]) for t in fit.values()},
         comments=comments_of(connection, fit),
         begun=begun,
-        look=column_look({fit[oid]: its[1] for oid, its in found_of.items()}, begun, position, shows),
+        look=column_look({fit[oid]: its[1:] for oid, its in found_of.items()}, begun, position, shows),
     )
 
 
@@ -227,8 +228,8 @@ def _identity(facts: TableFacts, layout: TableLayout) -> str:
 
 def _fingerprints(
     connection: Connection, publication: str, oids: Sequence[int], leaves: Sequence[int] | None
-) -> dict[int, tuple[str, str | None]]:
-    """Return fingerprints by oid, names in hex, and columns' numbers.
+) -> dict[int, tuple[str, str | None, int | None]]:
+    """Return fingerprints by oid, names in hex, columns' numbers, and the publication's entries.
 
     `leaves`: partitions whose size is not read; None: all.
     """
@@ -236,7 +237,7 @@ def _fingerprints(
     given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
     given |= {"sized": leaves is not None, "known": leaves or []}
     found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given)
-    return {oid: (fingerprint, columns) for oid, fingerprint, columns in found}
+    return {oid: (fingerprint, columns, published) for oid, fingerprint, columns, published in found}
 
 
 def _hash_of(name: re.Match[str]) -> str:

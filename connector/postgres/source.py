@@ -177,7 +177,8 @@ class PostgresSource:
     def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
         """Look at the columns of these tables alone, in the same session."""
         with self._checking, driver_errors("reading the columns of tables"):
-            return look_at_columns(self._watching.get(self._timeline), tables)
+            connection = self._watching.get(self._timeline)
+            return look_at_columns(connection, self._config.publication, tables)
 
     def _still_locked(self, connection: Connection) -> set[TableName]:
         """Return tables that can't be published yet; the log is not reopened for them at each check."""

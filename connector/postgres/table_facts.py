@@ -251,38 +251,49 @@ COLUMN_NUMBERS = f"""(
 case, the other counts.
 """
 
+PUBLISHED = """(
+    SELECT ('x' || left(md5(string_agg(concat(r.oid, ':', r.xmin), ',' ORDER BY r.oid)), 8))::bit(32)::bigint
+    FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    WHERE p.pubname = %(publication)s
+      AND r.prrelid IN (SELECT c.oid UNION SELECT pg_partition_ancestors(c.oid)))"""
+"""Of a table `c`: which entries the publication has for it and its ancestors, and their last edits. Only an
+entry can have a list of columns.
+"""
+
 _NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.(-?\d+)")
 
 _LOOK = f"""
-    SELECT n.nspname::text, c.relname::text, {COLUMN_NUMBERS}
-    FROM unnest(%s::text[], %s::text[]) AS given(namespace, name)
+    SELECT n.nspname::text, c.relname::text, {COLUMN_NUMBERS}, {PUBLISHED}
+    FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS given(namespace, name)
     JOIN pg_namespace n ON n.nspname = given.namespace
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = given.name AND c.relkind IN ('r', 'p')"""
 
 
-def look_at_columns(connection: Connection, tables: Collection[TableName]) -> ColumnLook:
+def look_at_columns(connection: Connection, publication: str, tables: Collection[TableName]) -> ColumnLook:
     """Look at these tables alone; those that don't exist are left out."""
     begun = end_of_log(connection)
     with one_snapshot(connection):
         shows = snapshot_of(connection).shows
-        given = [t.namespace for t in tables], [t.name for t in tables]
-        found = {TableName(*name): columns for *name, columns in all_rows(connection, _LOOK, given)}
+        schemas, names = [t.namespace for t in tables], [t.name for t in tables]
+        given = {"publication": publication, "schemas": schemas, "names": names}
+        found = {TableName(*row[:2]): row[2:] for row in all_rows(connection, _LOOK, given)}
         return column_look(found, begun, end_of_log(connection), shows)
 
 
 def column_look(
-    found: Mapping[TableName, str | None], begun: int, position: int, shows: Callable[[int], bool]
+    found: Mapping[TableName, Sequence[Any]], begun: int, position: int, shows: Callable[[int], bool]
 ) -> ColumnLook:
-    """Build a look from what `COLUMN_NUMBERS` is of each table."""
+    """Build a look from what `COLUMN_NUMBERS` and `PUBLISHED` are of each table."""
     ids: dict[TableName, dict[str, int]] = {}
     versions: dict[TableName, dict[str, int]] = {}
-    for table, text in found.items():
+    for table, (text, _) in found.items():
         columns = [
             (_name(name), int(id_), int(version)) for name, id_, version in _NUMBERED.findall(text or "")
         ]
         ids[table] = {name: id_ for name, id_, _ in columns}
         versions[table] = {name: version for name, _, version in columns}
-    return ColumnLook(begun, position, ids, versions, shows)
+    published = {table: number or 0 for table, (_, number) in found.items()}
+    return ColumnLook(begun, position, ids, versions, published, shows)
 
 
 def _name(text: str) -> str:

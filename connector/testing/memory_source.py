@@ -165,7 +165,7 @@ class MemorySource:
         end, database = self.database.end, self.database
         ids = {t: dict(its) for t, its in database.column_ids.items() if t in tables}
         versions = {t: {n: database.column_versions.get((t, n), 0) for n in its} for t, its in ids.items()}
-        return ColumnLook(end, end, ids, versions, database.shows)
+        return ColumnLook(end, end, ids, versions, shows=database.shows)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Report an unlogged change of unspecified kind."""

@@ -55,6 +55,28 @@ def unlogged_after(database: Database, *steps: Sequence[str]) -> list[UnloggedCh
         source.close()
 
 
+def test_a_look_tells_whether_the_list_of_columns_that_are_logged_was_edited(database: Database) -> None:
+    """Also by a root's entry; nothing else edits it."""
+    database.execute(PARTITIONED)
+    source = source_of(database)
+    source.prepare()
+    try:
+        name = source._config.publication
+        looks = [source.check_catalog().look.published[TABLE]]
+        looks.append(source.look_at_columns([TABLE]).published[TABLE])
+        database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+        database.execute(f"ALTER PUBLICATION {name} ADD TABLE other; ALTER TABLE t ADD more text")
+        looks.append(source.look_at_columns([TABLE]).published[TABLE])
+        database.execute(f"ALTER PUBLICATION {name} SET TABLE t (id, day)")
+        database.execute(f"ALTER PUBLICATION {name} SET TABLE t")
+        looks.append(source.look_at_columns([TABLE, PARTITION]).published[TABLE])
+        looks.append(source.look_at_columns([PARTITION]).published[PARTITION])
+    finally:
+        source.close()
+    assert looks[0] == looks[1] == looks[2] != looks[3] == looks[4]
+    assert looks[0]
+
+
 def test_a_check_tells_a_position_from_before_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is logged while it lasts, it may not have seen."""
     find_tables, source = catalog_fingerprint.find_tables, source_of(database)

@@ -87,6 +87,18 @@ def test_columns_that_were_altered_are_known_by_their_places_if_there_can_be_no_
     assert may_land(logged, unversioned, SETTINGS) == lands
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_places_tell_nothing_if_the_publication_was_edited_meanwhile(*, edited: bool) -> None:
+    """For a time, it may have listed columns without `a`: `x` was `ssn`, and another `ssn` came and went."""
+    ids = {name: 7 * IDS_PER_TABLE + n for name, n in {"id": 1, "a": 2, "ssn": 3}.items()}
+    names = ColumnNames().seen(ids, 1, {"id": 1, "a": 1, "ssn": 1}, 5).landed(1)
+    names = names.seen(ids, 2, {"id": 1, "a": 2, "ssn": 2}, 5 + edited)
+    for columns, lands in (("id x ssn", not edited), ("id a ssn", not edited), ("id ssn", True)):
+        logged = LoggedTable(7, ITEMS, columns=tuple(columns.split()))
+        assert may_land(logged, names, SETTINGS) == lands
+    assert may_land(LoggedTable(7, ITEMS, columns=("id", "a", "ssn")), names.landed(2), SETTINGS)
+
+
 @pytest.mark.parametrize(
     ("hidden", "described", "lands"),
     [
@@ -112,7 +124,7 @@ def test_a_generated_column_is_at_no_place_and_no_name_in_the_log_is_of_it(
 
 
 def test_the_version_of_a_generated_column_is_negative() -> None:
-    look = column_look({ITEMS: "41=14337.-5,6964=14338.6"}, 1, 2, lambda _: True)
+    look = column_look({ITEMS: ("41=14337.-5,6964=14338.6", None)}, 1, 2, lambda _: True)
     assert (look.ids, look.versions) == ({ITEMS: {"a": 14337, "id": 14338}}, {ITEMS: {"a": -5, "id": 6}})
 
 
