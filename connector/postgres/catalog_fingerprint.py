@@ -19,7 +19,7 @@ each is its kind:
   column of that name comes back, and older rows in the lake hold its old values.
 - ``~``: the labels of enums in its columns, ``%``: the attributes of composite types; through domains, arrays
   and ranges. They determine the text of untouched rows. A label includes its xmin: while it was renamed, rows
-  in the log had the other text.
+  in the log had the other text. It follows its enum's oid: once no column uses that, no row has the label.
 - ``x``: the xmins of its columns, which every ALTER that rewrites values writes.
 - ``k``: number and collation of each column of a unique index that has one. Changed: a dump that is running
   has planned its ranges in another order, and leaves out keys between them.
@@ -108,8 +108,10 @@ _FINGERPRINTS = f"""
         ) inner_(typid) WHERE inner_.typid >= 16384),
     enums AS (
         SELECT u.relid, CASE WHEN count(*) > %(labels)s
-            THEN '#' || left(md5(string_agg(concat(e.oid, ':', e.xmin, e.enumlabel), ',' ORDER BY e.oid)), 8)
-            ELSE string_agg(left(md5(concat(e.oid, ':', e.xmin, e.enumlabel)), 8), ',' ORDER BY e.oid)
+            THEN concat(u.typid, '/#', left(md5(string_agg(
+                concat(e.oid, ':', e.xmin, e.enumlabel), ',' ORDER BY e.oid)), 8))
+            ELSE string_agg(concat(
+                u.typid, '/', left(md5(concat(e.oid, ':', e.xmin, e.enumlabel)), 8)), ',' ORDER BY e.oid)
             END AS labels
         FROM used u JOIN pg_enum e ON e.enumtypid = u.typid GROUP BY u.relid, u.typid),
     composites AS (
@@ -302,7 +304,7 @@ def unlogged(before: str, now: str) -> UnloggedChange | None:
         ),
         "a column was added or replaced without row events": _columns_changed(old, new),
         "a column was added under the name of a dropped one": _came_back(old, new),
-        "the labels of an enum changed": not old.labels <= new.labels,
+        "the labels of an enum changed": _labels_changed(old, new),
         "a composite type of a column changed": "%" in changed,
         "the collation of a column of its key changed": _collation_changed(old, new),
         "it was rewritten, or a partition truncated, attached or detached": _files_changed(
@@ -414,6 +416,14 @@ def _columns_changed(old: Words, new: Words) -> bool:
     came = [(name, what) for name, what in new.real if (name, what.rstrip("v")) not in before]
     names, numbers = old.names, old.numbers
     return any(name in names or what.endswith("v") or what.split(".")[0] in numbers for name, what in came)
+
+
+def _labels_changed(old: Words, new: Words) -> bool:
+    """Return whether a label is gone of an enum that is still used; an old fingerprint may name no enums."""
+    used = {label.rpartition("/")[0] for label in new.labels} | {""}
+    labels = {label.rpartition("/")[2] for label in new.labels}
+    gone = (enum for enum, _, label in (each.rpartition("/") for each in old.labels) if label not in labels)
+    return not used.isdisjoint(gone)
 
 
 def _collation_changed(old: Words, new: Words) -> bool:

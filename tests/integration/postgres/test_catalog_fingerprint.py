@@ -214,6 +214,7 @@ def test_a_new_table_without_a_key_is_left_out_of_the_publication(database: Data
 
 
 PLAIN = """
+    CREATE TYPE tone AS ENUM ('flat', 'sharp');
     CREATE TYPE mood AS ENUM ('low', 'high'); CREATE DOMAIN feeling AS mood;
     CREATE TYPE pair AS (a int, b feeling[]);
     CREATE TABLE t (id int PRIMARY KEY, at timestamp, c char(4), n numeric, f feeling[], p pair,
@@ -256,6 +257,8 @@ LOGGED = [
     ["ALTER TABLE t ADD COLUMN señal text"],
     ["ALTER TABLE t DROP COLUMN señal"],
     ["ALTER TYPE mood ADD VALUE 'middle' BEFORE 'high'"],
+    ["ALTER TABLE t ADD COLUMN tone tone, ADD COLUMN tones tone[]"],
+    ["ALTER TABLE t DROP COLUMN tone, DROP COLUMN tones"],
     ["VACUUM FULL t", "CLUSTER t USING t_pkey"],
     ["TRUNCATE t"],
     ["CREATE INDEX ON t (at)", "ANALYZE t", "GRANT SELECT ON t TO public", "COMMENT ON TABLE t IS 'c'"],

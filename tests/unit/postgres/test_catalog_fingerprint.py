@@ -86,3 +86,15 @@ def test_one_trace_of_a_unique_index_that_lasts_is_enough_and_none_is_needed_bef
     seen = key + "1,c2,f3", key + "4,c2,f4", key + "4,5,c2,f4,f5", key + "5,c6,f5", key + "7,c8,f7"
     assert reasons(before_the_word, *seen) == [False, False, False, False, True]
     assert reasons(key, *seen[:1]) == [False]
+
+
+def test_labels_go_with_the_last_column_of_their_enum_and_one_that_goes_alone_was_renamed() -> None:
+    def known(labels: str) -> str:
+        return fingerprint(id=1) + (f" ~{labels}" if labels else "")
+
+    seen = known("8/cc,9/aa,9/bb"), known("8/cc,9/aa,9/bb,9/dd"), known("9/aa,9/bb,9/dd"), known("")
+    assert reasons(*seen) == [False, False, False]
+    assert reasons(known("8/cc,9/aa,9/bb"), known("9/aa,9/bc"), known("9/#ab"), known("9/#ac")) == [True] * 3
+    before_enums_were_named = known("aa,bb,#ab")
+    assert reasons(before_enums_were_named, known("7/#ab,9/aa,9/bb")) == [False]
+    assert reasons(before_enums_were_named, known("7/#ab,9/aa")) == [True]
