@@ -35,9 +35,10 @@ class KeyColumn:
     PostgreSQL compares by operators of its own. `compared_as`: the type that both sides are cast to, for an
     extension's operators and for enums, whose operators refuse a domain beside its base type; None: no cast
     is needed. `order`: what its order depends on: the column, its type and collation, the collation's
-    version, and the labels of an enum; for an array, composite type or range, those of all enums, and for all
-    but arrays, and jsonb, the default collation's version. Not its row's version in the catalog: a GRANT
-    writes a new one, too, as does any REVOKE on the table if the column has rights of its own.
+    version, and the labels of an enum; for an array, composite type or range, those of all enums, and the
+    attributes of composite types in it, and for all but arrays, and jsonb, the default collation's version.
+    Not its row's version in the catalog: a GRANT writes a new one, too, as does any REVOKE on the table if
+    the column has rights of its own.
     """
 
     name: str
@@ -86,7 +87,8 @@ _KEY_COLUMNS = """
                CASE WHEN b.kind = 'e' OR b.category IN ('A', 'C', 'R') THEN (
                    SELECT md5(string_agg(concat(e.oid, ':', e.enumlabel), ','
                                          ORDER BY e.enumtypid, e.enumsortorder))
-                   FROM pg_enum e WHERE b.kind <> 'e' OR e.enumtypid = b.oid) END),
+                   FROM pg_enum e WHERE b.kind <> 'e' OR e.enumtypid = b.oid) END,
+               CASE WHEN b.category IN ('A', 'C', 'R') THEN {attributes} END),
            c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
     FROM base b LEFT JOIN LATERAL (
         SELECT c.oid, c.opcfamily, c.opcintype
@@ -97,6 +99,22 @@ _KEY_COLUMNS = """
         ORDER BY c.opcintype = b.oid DESC, t.typispreferred DESC, c.oid LIMIT 1) c ON true
     WHERE b.kind <> 'd'"""
 """The operator class is the one that the server takes: of the type, else of one it is binary coercible to."""
+
+_ATTRIBUTES = """(
+    WITH RECURSIVE used(oid) AS (
+        SELECT b.oid
+        UNION
+        SELECT i.oid FROM used u JOIN pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
+            SELECT t.typbasetype
+            UNION ALL SELECT t.typelem
+            UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+            UNION ALL SELECT a.atttypid FROM pg_attribute a
+                WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ) i(oid) WHERE i.oid >= 16384)
+    SELECT md5(string_agg(concat_ws('.', a.attrelid, a.attnum, a.atttypid, a.attcollation), ','
+                          ORDER BY a.attrelid, a.attnum))
+    FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
+    JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)"""
 
 _DATABASE_VERSION = """
     (SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database())"""
@@ -111,7 +129,7 @@ def key_columns(connection: Connection, table: TableName, key: Sequence[str]) ->
     """Look up the columns of a key; `TableError` if a column does not exist or has no order."""
     found = {}
     default_version = _DATABASE_VERSION if connection.server_version >= 150000 else _LIBRARY_VERSION
-    query = _KEY_COLUMNS.format(default_version=default_version)
+    query = _KEY_COLUMNS.format(default_version=default_version, attributes=_ATTRIBUTES)
     for name, type_, exact, compared_as, operators, order, unordered in all_rows(
         connection, query, (qualified(table), list(key))
     ):

@@ -479,7 +479,9 @@ def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(database: Dat
     database.execute("""
         CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN temper AS mood;
         CREATE TABLE t (a temper, name text COLLATE "C", n int DEFAULT 1, PRIMARY KEY (a, name));
-        CREATE TABLE moods (a mood[] PRIMARY KEY)""")
+        CREATE TABLE moods (a mood[] PRIMARY KEY);
+        CREATE TYPE pair AS (a int, b text); CREATE TABLE pairs (p pair[] PRIMARY KEY);
+        CREATE TYPE other AS (a int)""")
 
     def order(tables: PostgresTables, key_range: KeyRange, table: TableName = T) -> str | None:
         with tables.open_chunk(table, key_range) as chunk:
@@ -507,6 +509,13 @@ def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(database: Dat
             seen.append(order(tables, ends[1]))
         assert len({*seen}) == 4
         assert order(tables, several, moods) != before
+        pairs, before = TableName("public", "pairs"), order(tables, several, moods)
+        pair = order(tables, KeyRange(None, ('{"(1,b)"}',)), pairs)
+        database.execute("ALTER TYPE other ADD ATTRIBUTE b text")
+        assert order(tables, KeyRange(None, ('{"(1,b)"}',)), pairs) == pair
+        database.execute("ALTER TYPE pair DROP ATTRIBUTE a")
+        assert order(tables, KeyRange(None, ('{"(1,b)"}',)), pairs) != pair
+        assert order(tables, several, moods) == before
         database.execute("ALTER TABLE t ALTER a TYPE text, ALTER name TYPE jsonb USING to_jsonb(name)")
         versions = [
             column.order.split(" ")[1:] for column in key_columns(database.connect(), T, ["a", "name"])
