@@ -14,9 +14,9 @@ from rich.table import Table
 
 from connector.cli.lake import Stopping, lake_config, open_spark, stopping
 from connector.cli.maintain import landing_zone_findings
-from connector.cli.merge_metrics import MetricsFile
+from connector.cli.merge_output import Lines, MetricsFile, print_json, print_tables
 from connector.cli.options import ConfigOption, JsonOption, LogJsonOption
-from connector.cli.printing import escape, log_to_stderr, out, show_error, when
+from connector.cli.printing import escape, log_to_stderr, out, when
 from connector.errors import ConfigurationError
 from connector.landing.format import CDC
 from connector.position import format_position
@@ -28,6 +28,7 @@ COMPACTION_SECONDS = 600
 """How long upkeep between merges may compact the landing zone; the next merge waits for it."""
 
 Tasks = dict[TableName, TaskID]
+Show = Callable[[Any], None]
 
 _DONE_AT = {"waiting": 0, "reading": 20, "merging": 50, "done": 100, "failed": 100, "unchanged": 100}
 
@@ -69,10 +70,11 @@ def merge(
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
     metrics = None if metrics_file is None else MetricsFile(metrics_file)
     stop = Stopping(repeats=every is not None)
+    shown = print_json if as_json else print_tables if every is None else Lines().print
     code = 0
     with (
         stopping(settings, stop, waits=every is not None) as spark,
-        _shown(as_json) as (progress, show),
+        _shown(shown, bars=out.is_terminal and not as_json) as (progress, show),
     ):
         from merge import merge_every, merge_once
 
@@ -96,73 +98,32 @@ def merge(
 
 
 @contextmanager
-def _shown(as_json: bool) -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
-    """Return callbacks that show progress and reports: bars on a terminal, lines elsewhere."""
-    if as_json:
-        yield (lambda _step: None), (lambda done: print(json.dumps(done.to_dict(), default=str), flush=True))
-    elif out.is_terminal:
-        columns = (
-            TextColumn("{task.description:<32}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[rows]:>12,} events"),
-        )
-        with Progress(*columns, TimeElapsedColumn(), console=out, transient=True) as bars:
-            tasks: Tasks = {}
-            yield (lambda step: _move(bars, tasks, step)), (lambda done: _print_report(done, bars, tasks))
-    else:
-        yield (lambda _step: None), _print_report
+def _shown(show: Show, *, bars: bool) -> Iterator[tuple[Callable[[Any], None], Show]]:
+    """Yield callbacks for progress, shown as bars if asked, and for reports, before which bars end."""
+    if not bars:
+        yield (lambda _step: None), show
+        return
+    columns = (
+        TextColumn("{task.description:<32}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[rows]:>12,} events"),
+    )
+    with Progress(*columns, TimeElapsedColumn(), console=out, transient=True) as shown:
+        tasks: Tasks = {}
+
+        def end(done: Any) -> None:
+            for task in tasks.values():
+                shown.remove_task(task)
+            tasks.clear()
+            show(done)
+
+        yield (lambda step: _move(shown, tasks, step)), end
 
 
 def _move(bars: Progress, tasks: Tasks, step: Any) -> None:
     if step.table not in tasks:
         tasks[step.table] = bars.add_task(str(step.table), total=100, rows=step.rows)
     bars.update(tasks[step.table], completed=_DONE_AT[step.step], rows=step.rows)
-
-
-def _print_report(done: Any, bars: Progress | None = None, tasks: Tasks | None = None) -> None:
-    if bars is not None and tasks is not None:
-        for task in tasks.values():
-            bars.remove_task(task)
-        tasks.clear()
-    for table in done.tables:
-        _print_table(table)
-    for view in done.views:
-        print_view(view)
-    if not done.manifest:
-        out.print("nothing has landed yet")
-    elif done.recorded:
-        stopped = "not exact: stopped before all tables were merged"
-        exact = f", {stopped}" if done.stopped else f", not yet exact ({NOT_EXACT})"
-        exact = "" if done.exact else exact
-        out.print(f"cut at manifest {done.manifest}{exact}, {done.seconds:.1f} s")
-    elif bars is None:
-        out.print(f"nothing new after manifest {done.manifest}")
-
-
-NOT_EXACT = "a dump is under way, rows are missing a column, or a table is quarantined or failed"
-
-
-def _print_failed(failed: Any) -> None:
-    show_error("failed", failed.printed or failed.error, failed.hint, of=str(failed.table))
-
-
-def print_view(view: Any) -> None:
-    """Print a view's refresh or failure, if any."""
-    if view.error is not None:
-        _print_failed(view)
-    elif view.refreshed:
-        how = "refreshed incrementally" if view.incremental else "refreshed"
-        out.print(f"{escape(str(view.table))}: {how}, {view.rows:,} rows, {view.seconds:.1f} s")
-
-
-def _print_table(table: Any) -> None:
-    if table.error is not None:
-        _print_failed(table)
-    elif table.rows:
-        counts = ("inserted", "updated", "deleted")
-        shown = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
-        counted = ", ".join(shown) or "merged"
-        out.print(f"{escape(str(table.table))}: {table.rows:,} events, {counted}, {table.seconds:.1f} s")
 
 
 @merge_commands.command(epilog="Example: deltatide live -c shop.toml public.orders --limit 5")

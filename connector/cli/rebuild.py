@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from connector.cli.lake import lake_config, open_spark
-from connector.cli.merge import NOT_EXACT
+from connector.cli.merge_output import NOT_EXACT
 from connector.cli.options import ConfigOption
 from connector.cli.printing import err, escape, log_to_stderr, out
 

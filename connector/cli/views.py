@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from connector.cli.lake import lake_config, open_spark
-from connector.cli.merge import print_view
+from connector.cli.merge_output import print_view
 from connector.cli.options import ConfigOption, JsonOption
 from connector.cli.printing import escape, log_to_stderr, out
 from connector.config import Config

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from connector.cli.merge_metrics import ENDED, OF_MERGE, OF_TABLE, MetricsFile
+from connector.cli.merge_output import ENDED, OF_MERGE, OF_TABLE, MetricsFile
 from connector.errors import ConfigurationError
 from connector.schema import TableName
 from merge.report import MergeReport, TableReport

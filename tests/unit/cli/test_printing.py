@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from connector.cli.merge import _print_table
+from connector.cli.merge_output import _print_table
 from connector.cli.printing import err, escape
 from merge.job import TableReport
 from tests.support.agent.installed import landed_by_hand

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from connector.capture import request_intake
-from connector.cli.merge_metrics import ENDED, OF_MERGE
+from connector.cli.merge_output import ENDED, OF_MERGE
 from connector.control.metrics import _landed as collect_landed
 from connector.control.metrics import _verified as collect_verified
 from connector.errors import TransientError
