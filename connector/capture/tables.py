@@ -193,6 +193,7 @@ class Tables:
         self._adopted_at.clear()
         self.looks.forget()
         self.note_landed(sys.maxsize)
+        self.former_names = {table: its.landed(sys.maxsize) for table, its in self.former_names.items()}
 
     def note_columns(self, table: TableName, columns: Collection[str]) -> None:
         """Remember which columns are gone, as of a check of the catalog.
