@@ -7,9 +7,8 @@ for a replica to confirm it (semi-synchronous replication), as long as that take
 - *Without GTIDs, and in MariaDB: the barrier.* Commits become visible in the order of the log (in MySQL,
   while ``binlog_order_commits`` is on). So when a write of ours has returned, all before it in the log are
   visible.
-- *MariaDB where we may not write, or it refuses to:* a second passes. By then all commits that had been read
-  are visible; while some wait for a replica, which the server's status shows, only after the longest time
-  that it lets them wait.
+- *MariaDB where we may not write, or it refuses to:* seconds pass, and more while commits wait for a replica,
+  which the server's status shows (`_settled_now`).
 
 MariaDB also reports a position for a consistent snapshot (``binlog_snapshot_position``). It can't be relied
 on where the log goes on in another file: `MYSQL_BIN_LOG::open` sets it to the start of the new file while the
@@ -22,7 +21,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 from pymysql.connections import Connection
@@ -39,10 +38,32 @@ VISIBLE_SECONDS = 5.0
 """A commit is visible milliseconds after it is in the log, unless it waits for a replica to confirm it."""
 
 SETTLED_SECONDS = 1.0
-"""How long MariaDB may take for that. A sync of its files does not count: `end_of_log` waits for it."""
+"""How long MariaDB may take for that, before and after it waits for a replica. A sync of its files does not
+count: `end_of_log` waits for it.
+"""
+
+SETTLED_GROUPS = 2
+"""MariaDB commits in groups, one after the other. Once so many more have ended, all that were written before
+have, too: no more than one is between the log, of which `end_of_log` asks, and the engine.
+"""
 
 RECENT_SECONDS = 30.0
 """Positions read longer ago are not used: a merge reads again what landed after the lowest low watermark."""
+
+_GROUPS, _WAITING = "Binlog_group_commits", "Rpl_semi_sync_master_wait_sessions"
+
+
+class _Look(NamedTuple):
+    """How MariaDB commits, asked between two times; the log had been read up to `position` before that.
+
+    `groups`: of commits, that have ended. `waits`: whether a commit waits for a replica.
+    """
+
+    asked: float
+    answered: float
+    position: int
+    groups: int
+    waits: bool
 
 
 class Visibility:
@@ -53,7 +74,7 @@ class Visibility:
 
     def __init__(self, session: Connection[Any], server: Server, state_tables: StateTables) -> None:
         self._session, self._server, self._state_tables = session, server, state_tables
-        self._read: deque[tuple[float, int]] = deque()
+        self._looks: deque[_Look] = deque()
 
     def have_visible(self, table: TableName, progress: ReaderProgress) -> None:
         """Have all commits up to the reader's position visible in MySQL; `NotYetError` if they may not be."""
@@ -93,35 +114,47 @@ class Visibility:
             raise NotYetError(f"{table}: no snapshot can be proven, as {why}") from error
 
     def _settled(self, table: TableName, position: int) -> int:
-        """Return a position that was read so long ago that all commits up to it are visible.
+        """Return a position, read some seconds ago, up to which all commits are visible.
 
-        Waits up to `SETTLED_SECONDS`; `NotYetError` if more is needed.
+        Waits for that as long as no commit waits for a replica; `NotYetError` if more is needed.
         """
-        end_of_log(self._session, self._server)
-        now = time.monotonic()
-        if self._read and position < self._read[-1][1]:
-            self._read.clear()  # of another log
-        while self._read and self._read[0][0] < now - RECENT_SECONDS:
-            self._read.popleft()
-        self._read.append((now, position))
-        time.sleep(max(0.0, self._read[0][0] + SETTLED_SECONDS - now))
-        seconds = self._replica_seconds() + SETTLED_SECONDS
-        settled = [read for at, read in self._read if at <= time.monotonic() - seconds]
-        if not settled:
-            raise NotYetError(
-                f"{table}: commits read from the log may wait for a replica for {seconds:g} s, and no"
-                " snapshot can be proven sooner without writing deltatide.watermark:"
-                f" {GRANT} TO the agent's user"
-            )
-        return settled[-1]
+        if self._looks and position < self._looks[-1].position:
+            self._looks.clear()  # of another log
+        for pause in (SETTLED_SECONDS, SETTLED_SECONDS, 0.0):
+            self._look(position)
+            if (settled := self._settled_now()) is not None:
+                return settled
+            time.sleep(pause)
+        raise NotYetError(
+            f"{table}: commits read from the log wait for a replica, and until they no longer do, no snapshot"
+            f" can be proven without writing deltatide.watermark: {GRANT} TO the agent's user"
+        )
 
-    def _replica_seconds(self) -> float:
-        """Return how long MariaDB's commits may be waiting now for a replica to confirm them."""
-        found = row(self._session, "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_wait_sessions'")
-        if found is None or not int(found[1]):
-            return 0.0
-        timeout = row(self._session, "SELECT @@global.rpl_semi_sync_master_timeout")
-        return float(timeout[0]) / 1000 if timeout else RECENT_SECONDS
+    def _settled_now(self) -> int | None:
+        """Return the last position of a look that later ones prove, if any.
+
+        Either enough groups of commits have ended since. Or no commit waited for a replica when those before
+        the look had long been written. After that, what no longer waits still has to become visible.
+        """
+        now = time.monotonic()
+        proofs = [look for look in self._looks if look.answered <= now - SETTLED_SECONDS]
+        groups = max((look.groups for look in proofs), default=0) - SETTLED_GROUPS
+        at = max((look.asked for look in proofs if not look.waits), default=0.0) - SETTLED_SECONDS
+        settled = [look.position for look in self._looks if look.groups <= groups or look.answered <= at]
+        return settled[-1] if settled else None
+
+    def _look(self, position: int) -> None:
+        """Ask how the server commits, after `position` has been read; forget earlier looks in time."""
+        end_of_log(self._session, self._server)
+        asked = time.monotonic()
+        while self._looks and self._looks[0].asked < asked - RECENT_SECONDS:
+            self._looks.popleft()
+        groups, waiting = (self._status(name) for name in (_GROUPS, _WAITING))
+        self._looks.append(_Look(asked, time.monotonic(), position, groups, waiting > 0))
+
+    def _status(self, name: str) -> int:
+        found = row(self._session, f"SHOW GLOBAL STATUS LIKE '{name}'")
+        return int(found[1]) if found else 0
 
     def _commits_in_order(self) -> bool:
         """Return whether commits become visible in log order; the setting may change at any time."""
