@@ -30,14 +30,14 @@ from pymysql.connections import Connection
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit, Manifest
 from connector.mysql import log_identity
-from connector.mysql.connection import close, code_of, literal, query, row, rows, text_of
+from connector.mysql.connection import close, code_of, literal, row, rows, text_of
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import FILE_START
 from connector.mysql.log.scan import begins, transactions
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
 from connector.mysql.log_identity import to_datetime
-from connector.mysql.server import LogFile, Server, end_of_log, position_of
+from connector.mysql.server import LogFile, Server, end_of_log
 from connector.position import pack_binlog_position, unpack_binlog_position
 from connector.schema import TableName
 from connector.source import ResumePoint
@@ -232,9 +232,10 @@ def _is_before_file(server: Server, txid: str, before: str) -> bool:
 
 
 def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
-    """Return the part of a set that the server has not executed; if empty, all of it is visible.
+    """Return the part of a set that the server has not executed; the rest is in its log, if it logged that.
 
-    In MariaDB, only the last transaction of each writer counts. A server that was set up from a copy, without
+    It may not be visible yet, but is to each chunk, whose snapshot shows all that was in the log before. In
+    MariaDB, only the last transaction of each writer counts. A server that was set up from a copy, without
     the binlog state of the original, lacks writers that no longer write.
     """
     if not server.mariadb:
@@ -242,7 +243,7 @@ def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
         return str(MysqlGtids.parse(str(found[0]))) if found else gtids
     lacking = MariadbGtids.parse(gtids).without(_state(connection))
     if not lacking:
-        _see_all(connection, server)
+        end_of_log(connection, server)  # waits for what is being written, which the state already has
     return ",".join(map(str, lacking))
 
 
@@ -259,19 +260,6 @@ def _state(connection: Connection[Any]) -> MariadbGtids:
     """Return everything that a MariaDB server has executed."""
     found = row(connection, "SELECT @@global.gtid_binlog_state")
     return MariadbGtids.parse(str(found[0]) if found else "")
-
-
-def _see_all(connection: Connection[Any], server: Server) -> None:
-    """Raise unless a snapshot shows everything in the log: MariaDB writes its log first."""
-    end = position_of(*end_of_log(connection, server))
-    query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-    try:
-        found = rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
-    finally:
-        query(connection, "ROLLBACK")
-    status = {name.lower(): value for name, value in found}
-    if position_of(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])) < end:
-        raise TransientError("the server's log has transactions that are not visible yet")
 
 
 def first_file_after(

@@ -93,3 +93,24 @@ def test_log_that_can_not_be_read_twice_up_to_a_position_is_not_read_on_from_the
             resolved(resume_gtids, point, monkeypatch, None)
     assert "bin.000007 900 can't be read" in (resume_gtids.why_unknown(point) or "")
     assert resume_gtids.why_unknown(ResumePoint(900)) is None  # as after the gap
+
+
+def test_what_a_server_has_executed_is_not_asked_of_the_position_of_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MariaDB's is wrong from the begin of a log file to the next commit, which may never come.
+
+    Its end is asked for: what is being written, and only then can be read, is executed already.
+    """
+    ends: list[object] = []
+
+    def end_of_log(*asked: object) -> tuple[str, int]:
+        ends.append(asked)
+        return "bin.000007", 900
+
+    monkeypatch.setattr(failover, "row", lambda *_: ("0-1-5",))
+    monkeypatch.setattr(failover, "end_of_log", end_of_log)
+    server, unused = Server(True, "11.4", 1, "u", False), cast(Any, None)
+    assert failover.missing(unused, server, "0-1-6") == "0-1-6"
+    assert failover.missing(unused, server, "0-1-5") == ""
+    assert len(ends) == 1
