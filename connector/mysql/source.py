@@ -83,8 +83,8 @@ class MysqlSource:
         self._begun: RecordedFile | None = None
         self._trusted: str | None = None
         self._lacking_since: float | None = None
-        self._comparison, self._resume_gtids = failover.Comparison(), failover.ResumeGtids()
-        self._ids, self._cut_off = TableIds(), set[Position]()
+        self._comparison, self._file_begins = failover.Comparison(), failover.Comparison()
+        self._ids, self._cut_off, self._resume_gtids = TableIds(), set[Position](), failover.ResumeGtids()
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
         self._was_durable = True  # at each catalog check: settings changed at run time are gone after a crash
@@ -231,8 +231,8 @@ class MysqlSource:
             reason = f"the log is server {here.uuid}'s, not {before}'s"
         else:
             ours = recorded_file if recorded_file and recorded_file.server == here.uuid else None
-            created = partial(self._created, here)
-            reason = log_identity.why_position_gone(files, resume_point.position, ours, created) or ""
+            gone = partial(log_identity.why_position_gone, files, resume_point.position, ours)
+            reason = self._file_begins.attempt(lambda: gone(partial(self._created, here)) or "")
         with driver_errors("comparing GTIDs"):
             unproven = resume_point.gtids if recorded_file is None and not reason else None
             if unproven and (lacking := self._missing_gtids(connection, here, unproven)):

@@ -9,9 +9,12 @@ import pytest
 
 from connector.errors import TransientError
 from connector.mysql import source
-from connector.mysql.server import Server
+from connector.mysql.log.stream import UnreadableLogError
+from connector.mysql.server import LogFile, Server
 from connector.mysql.source import MysqlSource
+from connector.mysql.state_tables import RecordedFile
 from connector.schema import TableName
+from connector.source import ResumePoint
 
 
 @pytest.fixture
@@ -39,3 +42,22 @@ def test_no_log_begins_beyond_4_gib(reading: MysqlSource, monkeypatch: pytest.Mo
     monkeypatch.setattr(source, "end_of_log", lambda *_: ("bin.000007", 5 << 30))
     with pytest.raises(TransientError, match="next file"):
         reading.begin_log(fresh=True)
+
+
+def test_a_file_whose_begin_can_not_be_read_twice_in_a_row_is_a_gap(
+    reading: MysqlSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it was created tells whether the log was reset meanwhile; the agent asked for it for ever."""
+
+    def created(*_: object, **__: object) -> int:
+        raise UnreadableLogError("error 1236")
+
+    monkeypatch.setattr(reading, "_created", created)
+    monkeypatch.setattr(reading._session, "get", lambda: None, raising=False)
+    monkeypatch.setattr(source, "log_files", lambda _: {7: LogFile(7, "bin.000007", 900)})
+    monkeypatch.setattr(reading._state_tables, "recorded_file", lambda _: RecordedFile("u", 7, 1))
+    point = ResumePoint((7 << 32) + 400)
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            reading.check_resumable(point)
+        assert "error 1236" in str(reading.check_resumable(point))
