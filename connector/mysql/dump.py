@@ -67,7 +67,7 @@ _TOO_LONG = (1969, 3024)
 """A statement timed out, in MariaDB and in MySQL."""
 
 _QUERY = 3
-_NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT, _NO_SERVER_RIGHT = 1146, 1142, 1143, 1227
+_NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
 
 
 class MysqlChunk:
@@ -244,12 +244,14 @@ class MysqlTables:
             return self._open_in_mariadb(table, progress, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
-        self._visibility.have_visible(table, progress)
+        with _proof(table):
+            self._visibility.have_visible(table, progress)
         rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
-        return progress.position - 1, position_of(*end_of_log(self._guard, self._server))
+        return progress.position - 1, self._end_of_log(table)
 
     def _open_in_mariadb(self, table: TableName, progress: ReaderProgress, lock: str) -> tuple[int, int]:
-        visible = self._visibility.have_visible_in_mariadb(table, progress)
+        with _proof(table):
+            visible = self._visibility.have_visible_in_mariadb(table, progress)
         query(self._guard, "START TRANSACTION READ ONLY")
         try:
             rows(self._guard, lock)
@@ -257,7 +259,11 @@ class MysqlTables:
             rows(self._connection, lock)
         finally:
             query(self._guard, "ROLLBACK")
-        return visible - 1, position_of(*end_of_log(self._guard, self._server))
+        return visible - 1, self._end_of_log(table)
+
+    def _end_of_log(self, table: TableName) -> int:
+        with _proof(table):
+            return position_of(*end_of_log(self._guard, self._server))
 
     def _select(self, layout: TableMap, conditions: str, *further: str) -> str:
         columns = [select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns]
@@ -385,6 +391,20 @@ class MysqlTables:
             raise _failure(table, where, error, of_rows) from error
 
 
+@contextmanager
+def _proof(table: TableName) -> Iterator[None]:
+    """Run what proves a snapshot; that a server refuses it is neither a table's fault nor a condition's.
+
+    A right on the server was taken away, say, or GTIDs were turned off, which the log reader meets, too.
+    """
+    try:
+        yield
+    except pymysql.Error as error:
+        if is_transient(code_of(error)):
+            raise
+        raise NotYetError(f"{table}: no snapshot can be proven: {text_of(error)}") from error
+
+
 def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
     try:
         return keys.equal(columns, key)
@@ -406,8 +426,6 @@ def _failure(table: TableName, where: str | None, error: Exception, of_rows: boo
         return RequestError(f"{table}: {message}", hint="GRANT SELECT ON that table TO the agent's user")
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
         return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
-    if code == _NO_SERVER_RIGHT and where is None:  # to see the end of the log, say, which the reader reports
-        return NotYetError(f"{table}: {message}")
     if code == _NO_TABLE and (where is None or _names(table, message)):
         return NotYetError(f"{table}: {message}")  # replaced under its name; once gone, it is left
     if where is not None:

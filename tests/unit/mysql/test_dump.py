@@ -6,7 +6,7 @@ import pymysql
 import pytest
 
 from connector.errors import NotYetError, RequestError, TableError
-from connector.mysql.dump import _failure
+from connector.mysql.dump import _failure, _proof
 from connector.schema import TableName
 
 T = TableName("d", "t")
@@ -33,7 +33,20 @@ def test_a_condition_whose_function_reads_what_we_may_not_is_refused_and_its_tab
     assert isinstance(_failure(T, None, denied, of_rows=False), TableError)
 
 
-def test_a_right_on_the_server_that_was_taken_away_is_not_the_tables_fault() -> None:
-    denied = pymysql.err.OperationalError(1227, "Access denied; you need the REPLICATION CLIENT privilege")
-    assert isinstance(_failure(T, None, denied, of_rows=False), NotYetError)
-    assert isinstance(_failure(T, "needs_super(a)", denied, of_rows=True), RequestError)
+@pytest.mark.parametrize(
+    "error",
+    [
+        (1227, "Access denied; you need the REPLICATION CLIENT privilege"),
+        (3109, "Cannot use WAIT_FOR_EXECUTED_GTID_SET when GTID_MODE = OFF"),
+    ],
+)
+def test_a_proof_that_the_server_refuses_is_not_the_tables_fault_nor_a_conditions(
+    error: tuple[int, str],
+) -> None:
+    """A right was taken away, or GTIDs turned off; a dump of a new column's values was one of all rows."""
+    with pytest.raises(NotYetError), _proof(T):
+        raise pymysql.err.OperationalError(*error)
+    with pytest.raises(pymysql.err.OperationalError), _proof(T):
+        raise pymysql.err.OperationalError(2013, "Lost connection")
+    refused = pymysql.err.OperationalError(*error)
+    assert isinstance(_failure(T, "needs_super(a)", refused, of_rows=True), RequestError)
