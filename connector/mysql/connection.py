@@ -27,7 +27,7 @@ from connector.errors import (
     TransientError,
     UnreachableError,
 )
-from connector.silence import answered, note_open, shut_down
+from connector.silence import SILENCE_SECONDS, answered, note_open, shut_down
 
 CONNECT_SECONDS = 10
 """An unreachable host must be reported well before an operator loses patience."""
@@ -189,7 +189,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
-            read_timeout=CONNECT_SECONDS,  # of the handshake
+            read_timeout=SILENCE_SECONDS,  # of the handshake: the server may look up our host's name first
             program_name=name,
             max_allowed_packet=1 << 30,
             init_command=f"SET SESSION {', '.join(_SESSION)}",

@@ -30,7 +30,7 @@ LIMIT = 1.0
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "SILENCE_SECONDS", LIMIT)
-    monkeypatch.setattr(mysql_connection, "CONNECT_SECONDS", LIMIT)
+    monkeypatch.setattr(mysql_connection, "SILENCE_SECONDS", LIMIT)
 
 
 def read_until_it_fails(log: Any) -> str:
