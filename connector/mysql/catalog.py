@@ -7,7 +7,8 @@ both go through `TableMap.schema`, here with the catalog's columns. The catalog 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,23 +109,30 @@ def qualified(table: TableName) -> str:
     return f"{quote(table.namespace)}.{quote(table.name)}"
 
 
+@contextmanager
+def unless_locked(connection: Connection[Any], table: TableName) -> Iterator[None]:
+    """Look a table up; `NotYetError` if other sessions keep it locked for longer than a second."""
+    try:
+        with brief_wait(connection):
+            yield
+    except pymysql.Error as error:
+        if code_of(error) not in LOCKED:
+            raise
+        raise NotYetError(f"{table} is locked by another session") from error
+
+
 def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, NotedColumn]:
     """Return, by column name, what the log lacks about a column.
 
     `NotYetError` if other sessions keep the table locked for longer than a second.
     """
-    try:
-        with brief_wait(connection):
-            found = _opened(
-                connection,
-                f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
-                " coalesce(column_default, 'NULL') <> 'NULL'"
-                f" FROM information_schema.columns WHERE {table_condition(table)}",
-            )
-    except pymysql.Error as error:
-        if code_of(error) not in LOCKED:
-            raise
-        raise NotYetError(f"{table} is locked by another session") from error
+    with unless_locked(connection, table):
+        found = _opened(
+            connection,
+            f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
+            " coalesce(column_default, 'NULL') <> 'NULL'"
+            f" FROM information_schema.columns WHERE {table_condition(table)}",
+        )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
 
 

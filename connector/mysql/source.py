@@ -412,7 +412,7 @@ class MysqlSource:
                 return catalog.noted_columns(side, table)
 
         def layout(table: TableName) -> ResolvedLayout | None:
-            with driver_errors(f"looking up {table}"):
+            with driver_errors(f"looking up {table}"), catalog.unless_locked(side, table):
                 return catalog.layout_of(side, table, self._tables)
 
         with driver_errors("listing the tables"):

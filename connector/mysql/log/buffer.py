@@ -64,7 +64,7 @@ class LogBuffer:
     they are if a ROTATE, which moves the position only when the next file is there, leads to a file that a
     new process began: the former process could not begin it, and ran without its log.
 
-    `locked`: why the layout of the next event's table can't be known now; it and what follows wait.
+    `locked`: why the layout of a table in the next event can't be known now; it and what follows wait.
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`.
     """
 
@@ -165,7 +165,13 @@ class LogBuffer:
                     break
             else:
                 files.offset, groups.ordinal = offset, ordinal
-                self._handle_control(kind, packet, end)
+                try:
+                    self._handle_control(kind, packet, end)
+                except NotYetError as error:
+                    if kind == TRANSACTION_PAYLOAD:  # part of it has been held
+                        raise
+                    self.locked, self._waiting = str(error), [packet, *left]
+                    break
                 ordinal = groups.ordinal
                 if self._is_unpacking():
                     self._waiting = list(left)

@@ -64,7 +64,10 @@ class SchemaCache(Protocol):
         """Return the layout in a TABLE_MAP event's body; `NotYetError` if it can't be known now."""
 
     def latest(self, table: TableName) -> ResolvedLayout | None:
-        """Return the layout of a table's last row in the log; the catalog's if none is known."""
+        """Return the layout of a table's last row in the log; the catalog's if none is known.
+
+        `NotYetError` if that can't be known now.
+        """
 
     def forget(self, table: TableName) -> None:
         """Forget the layout of a table's last row: a statement may have changed it since."""

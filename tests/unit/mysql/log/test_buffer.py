@@ -217,6 +217,39 @@ def test_what_precedes_a_table_that_is_locked_can_be_taken_and_what_follows_wait
     assert found == [(2, 0), (3, 1 << 32), (4, 0)]
 
 
+@pytest.mark.parametrize("statement", ["ALTER TABLE u MODIFY a int, DROP x", "TRUNCATE TABLE u"])
+def test_a_statement_about_a_table_that_is_locked_waits_and_has_its_effects_once(
+    monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    """Each attempt had the log reopened, and dumps begin again: by a later statement that ran for hours."""
+    locked, latest = {TableName("d", "u")}, SchemaCache.latest
+
+    def latest_unlocked(self: SchemaCache, table: TableName) -> ResolvedLayout:
+        if table in locked:
+            raise NotYetError("d.u is locked")
+        return latest(self, table)
+
+    monkeypatch.setattr(SchemaCache, "latest", latest_unlocked)
+    log, unhindered = Log(), Log()
+    for each in (log, unhindered):
+        each.transaction(1)
+        boundary = each.end
+        if each is unhindered:
+            locked.clear()
+        each.gtid()
+        each.query(statement)
+        each.transaction(4, number=6)
+        if each is log:
+            log.buffer.feed([])
+            assert (log.buffer.position, log.buffer.locked) == (boundary, "d.u is locked")
+            locked.clear()
+            log.buffer.feed([])
+            assert (log.buffer.position, log.buffer.locked) == (log.end, None)
+            locked.add(TableName("d", "u"))
+    assert log.buffer.take_unlogged() == unhindered.buffer.take_unlogged()
+    assert log.taken() == unhindered.taken()
+
+
 def test_statements_that_are_transactions_of_their_own_move_the_position() -> None:
     log = Log()
     for statement in ("ALTER TABLE t ADD a int", "TRUNCATE TABLE t", "ALTER TABLE u MODIFY a int"):
