@@ -23,9 +23,14 @@ log = logging.getLogger(__name__)
 
 _ROW_FORMAT = "SET GLOBAL binlog_format = ROW, let no session set another, then dump the table again"
 
-_OURS = re.compile(rf"(UPDATE|INSERT INTO) {OWN_DATABASE}\.(watermark|unlogged_change) ")
-"""Our own writes as statements, once the server's binlog_format is another: no view or routine is in between.
-Each chunk would have all tables of MariaDB dumped again.
+_OURS = re.compile(
+    rf"UPDATE {OWN_DATABASE}\.watermark SET [\w =+,']*"
+    rf"|INSERT INTO {OWN_DATABASE}\.(watermark \(source, id\)|unlogged_change) VALUES \([\w ,']*\)"
+    r"( ON DUPLICATE KEY UPDATE [\w =,']*)?",
+    re.ASCII,
+)
+"""Our own writes as statements, once the server's binlog_format is another: they name no other table, nor a
+view or a routine. Each chunk would have all tables of MariaDB dumped again.
 """
 
 PREPARED_KEPT = 10_000
@@ -93,21 +98,27 @@ class DdlEffects:
         return [each for each in renamed if each.lsn != open_lsn]
 
     def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
-        """Apply a statement's effects; return the number of events they became."""
+        """Apply a statement's effects; return the number of events they became.
+
+        `NotYetError`, before any of them, if the layout of its table can't be known now.
+        """
         if query.statement is not None and not self._schema_cache.mariadb:
             query = query._replace(statement=as_mysql_reads(query.statement))
         self._note(query, lsn)
         if query.statement is None:
             self.reread_all(lsn, "a statement can't be read")
             return 0
+        if _OURS.fullmatch(query.statement):
+            return 0
         count = 0
-        for effect in statement_effects(query.statement, query.database):
+        effects = statement_effects(query.statement, query.database)
+        for effect in sorted(effects, key=lambda each: each.kind != "columns"):  # which may raise
             if effect.kind == "truncate" and query.temporary:
                 effect = effect._replace(
                     kind="unlogged", reason="TRUNCATE TABLE of it or of a temporary table"
                 )
             count += self._apply_effect(effect, lsn, ordinal + count)
-        if changes_rows(query.statement) and not _OURS.match(query.statement):
+        if changes_rows(query.statement):
             self._reread_indirect(query, lsn)
         return count
 

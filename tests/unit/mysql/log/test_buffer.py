@@ -269,19 +269,39 @@ def test_a_statement_that_can_not_be_read_has_all_tables_read_again_whatever_its
     assert {found.table.name for found in log.buffer.take_unlogged()} == {"t", "u"}
 
 
-def test_our_own_writes_as_statements_have_no_table_read_again() -> None:
-    """As once binlog_format is MIXED: in MariaDB, each chunk's barrier had all tables dumped again."""
+def test_our_own_writes_as_statements_concern_no_table() -> None:
+    """As once binlog_format is MIXED: in MariaDB, each chunk's barrier had all tables dumped again.
+
+    And a table d.barrier or d.source, in the database that source.url names, was quarantined.
+    """
     log = Log()
     for statement in (
         "UPDATE deltatide.watermark SET barrier = barrier + 1 WHERE source = _utf8mb4 X'61'",
-        "INSERT INTO deltatide.unlogged_change VALUES (_utf8mb4 X'61', X'64', X'74', 1, 2, X'')",
+        "UPDATE deltatide.watermark SET log_server = _utf8mb4 X'75', log_file = 7, log_created = 5"
+        " WHERE source = _utf8mb4 X'61'",
+        "INSERT INTO deltatide.watermark (source, id) VALUES (_utf8mb4 X'61', _utf8mb4 X'62')",
+        "INSERT INTO deltatide.unlogged_change VALUES (_utf8mb4 X'61', X'64', X'74', 1, 2, X'63')"
+        " ON DUPLICATE KEY UPDATE reason = X'63', epoch = 1, lsn = 2",
     ):
         log.gtid()
         log.query(statement)
         assert log.buffer.take_unlogged() == []
-    log.gtid()
-    log.query("UPDATE deltatide.others SET a = 1")  # may be a view
-    assert log.buffer.take_unlogged() != []
+        assert quarantined_in(log.buffer.take()) == set()
+    for statement in (
+        "UPDATE deltatide.watermark JOIN d.t SET a = 1",
+        "UPDATE deltatide.watermark, t SET a = 1",
+        "INSERT INTO deltatide.watermark (source, id) VALUES (changed(1), 1)",
+        "UPDATE deltatide.watermark SET barrier = changed(barrier)",
+        "UPDATE deltatide.others SET a = 1",  # may be a view
+    ):
+        log.gtid()
+        log.query(statement)
+        assert log.buffer.take_unlogged() != []
+        assert ("t" in quarantined_in(log.buffer.take())) == (" t " in statement or "d.t" in statement)
+
+
+def quarantined_in(segment: object) -> set[str]:
+    return {found.table.name for found in getattr(segment, "quarantined", ())}
 
 
 def layouts_in(segment: object) -> list[tuple[list[str], int]]:
