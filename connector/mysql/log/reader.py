@@ -6,6 +6,7 @@ Invariants:
 - Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
 - When the log continues in a new file, the file's creation time is recorded at the next poll of the log's
   end, so a RESET can be detected later.
+- Before it reports log that can't be read, what precedes it has landed: what follows may be a gap.
 - If it is unknown what was executed, since an event is damaged, the log is reopened in its next file, which
   lists that.
 """
@@ -48,6 +49,9 @@ STALL_SECONDS = 60.0
 
 LOCKED_SECONDS = 0.1
 """Pause between two attempts to look up a table that others keep locked; each waits for a second itself."""
+
+LANDING_SECONDS = 60.0
+"""How long log that can't be read is not reported while rows that were read before it land."""
 
 _NOT_RECORDED = 0
 """No log file has this number."""
@@ -96,6 +100,8 @@ class MysqlLogReader:
         self._recorded_file = self._opened_file = buffer.file
         self._polled_at = 0.0
         self._reported: str | None = None
+        self._taken = self._confirmed = 0
+        self._unread_since: float | None = None
         self._moved = (buffer.position, stream.received, time.monotonic())
         self._publish_progress()
 
@@ -149,7 +155,13 @@ class MysqlLogReader:
             return self._stream.fetch(seconds)
         except UnreadableLogError:
             self.unreadable_at = self._buffer.position
-            raise
+            now = time.monotonic()
+            self._unread_since = now if self._unread_since is None else self._unread_since
+            is_landing = self._buffer.whole_rows or self._confirmed < self._taken
+            if not is_landing or now - self._unread_since > LANDING_SECONDS:
+                raise
+            time.sleep(max(0.0, min(LOCKED_SECONDS, seconds)))
+            return []
 
     def _publish_progress(self) -> None:
         """Set the progress atomically, since dump workers read it from other threads."""
@@ -158,7 +170,10 @@ class MysqlLogReader:
 
     def take(self) -> LogSegment | MysqlSegment:
         """Take all whole transactions out of the buffer."""
-        return self._buffer.take()
+        has_rows = self._buffer.whole_rows > 0
+        segment = self._buffer.take()
+        self._taken = segment.position if has_rows else self._taken
+        return segment
 
     def take_open(self) -> LogSegment | MysqlSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
@@ -166,6 +181,7 @@ class MysqlLogReader:
 
     def confirm(self, position: int) -> None:
         """Confirm nothing, as the server needs none; raise if its GTIDs can be known by reopening the log."""
+        self._confirmed = position
         file = unpack_binlog_position(position)[0]
         if self._buffer.gtids is not None or file <= self._opened_file:
             return

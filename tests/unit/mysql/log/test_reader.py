@@ -11,6 +11,7 @@ from connector.errors import TransientError
 from connector.mysql.gtid import MysqlGtids
 from connector.mysql.log import events, reader
 from connector.mysql.log.reader import MysqlLogReader
+from connector.mysql.log.stream import UnreadableLogError
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from tests.unit.mysql.log.test_buffer import Log
@@ -64,6 +65,35 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     now[0] += reader.STALL_SECONDS + 1
     stream.next = [b"\0" + log.event(events.HEARTBEAT, b"bin.000007", flags=events.ARTIFICIAL, end=0)]
     with pytest.raises(TransientError, match="nothing arrives"):
+        reading.read(0, 1 << 20)
+
+
+def test_what_precedes_log_that_can_not_be_read_lands_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log from the last manifest on is a gap then: tables without a key lost rows that had been read."""
+    now, log, stream = [0.0], Log(), Stream()
+    monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000007", log.offset))
+    monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(reader.time, "sleep", lambda _: None)
+    server, none = Server(True, "11.4", 1, "u", False), cast(Any, None)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTables(), writable=True)
+
+    def fail(_seconds: float) -> list[bytes]:
+        raise UnreadableLogError("error 1236")
+
+    stream.fetch = fail  # type: ignore[method-assign]
+    log.transaction(1)
+    end = log.end
+    reading.read(0, 1 << 20)
+    assert reading.take().position == end
+    reading.read(0, 1 << 20)
+    reading.confirm(end)
+    with pytest.raises(UnreadableLogError):
+        reading.read(0, 1 << 20)
+    assert reading.unreadable_at == end
+    log.transaction(2)
+    reading.read(0, 1 << 20)
+    now[0] += reader.LANDING_SECONDS + 1
+    with pytest.raises(UnreadableLogError):
         reading.read(0, 1 << 20)
 
 
