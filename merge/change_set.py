@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
+from connector.landing.key_span import KeySpan
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
@@ -47,9 +48,13 @@ MOST_SETS = 100
 FAST_ORDER = ("tinyint", "smallint", "int", "bigint")
 """Types whose least and greatest value Spark finds without sorting, and Python holds."""
 
-PARTITION_BYTES = 64 << 20
+PARTITION_BYTES = 32 << 20
 MOST_PARTITIONS = 64
-"""How dumped chunks are grouped for a first load; a plan of many unions is slow to analyze."""
+"""How dumped chunks are grouped for a first load, each group's rows in a file of their own at least.
+
+Upkeep joins no files of this size. Twice as large, ten million narrow rows were read and written by one task.
+A plan of many unions is slow to analyze.
+"""
 
 
 Groups = Sequence[Sequence[str]]
@@ -160,20 +165,42 @@ def _any_twice(
     landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: TargetLayout
 ) -> bool:
     """Return whether any key is in the chunks twice."""
+    spans = _spans(chunks, schemas, layout)
     keys = {name: layout.columns[name] for name in layout.key}
     events = landing.events(chunks, schemas, keys)
-    if _disjoint(events, layout, len(chunks)):
+    if _apart(spans) if spans else _disjoint(events, layout, len(chunks)):
         return False
     rows = events.select(*with_raw(layout.key, layout.raw_keys))
     of_key = [F.col(quoted(name)) for name in rows.columns]
     return bool(rows.groupBy(*of_key).count().where("count > 1").limit(1).collect())
 
 
+def _spans(
+    chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: TargetLayout
+) -> list[KeySpan] | None:
+    """Return the key spans of chunks by their manifests; None if one has none, or of another type.
+
+    A value of the target's own type was not changed by the type, so different ones are different there, too.
+    """
+    first = layout.key[0]
+    types = {schemas[chunk.schema_id].column(first).type for chunk in chunks}
+    spans = [chunk.key_span for chunk in chunks if chunk.key_span is not None]
+    return spans if types == {layout.columns[first]} and len(spans) == len(chunks) else None
+
+
+def _apart(ranges: Iterable[tuple[Any, Any]]) -> bool:
+    """Return whether no two ranges, each from its least to its greatest value, have a value in common.
+
+    Of the first key column of chunks: then no key occurs twice, since a chunk is one snapshot of a table with
+    that key.
+    """
+    return all(before[1] < after[0] for before, after in pairwise(sorted(ranges)))
+
+
 def _disjoint(events: DataFrame, layout: TargetLayout, chunks: int) -> bool:
     """Return whether no two of these chunks overlap in the first key column; `chunks`: how many there are.
 
-    Then no key occurs twice, since a chunk is one snapshot of a table with that key. Also False if checking
-    would take as long as comparing the keys.
+    Also False if checking would take as long as comparing the keys.
     """
     first = layout.key[0]
     if layout.columns[first] not in FAST_ORDER:
@@ -183,15 +210,14 @@ def _disjoint(events: DataFrame, layout: TargetLayout, chunks: int) -> bool:
     found = ends.collect()
     if len(found) < chunks or any(null for *_, null in found):
         return False
-    ranges = sorted((low, high) for _, low, high, _ in found)
-    return all(before[1] < after[0] for before, after in pairwise(ranges))
+    return _apart((low, high) for _, low, high, _ in found)
 
 
 def _in_order(
     landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: TargetLayout
 ) -> DataFrame:
     """Read chunks in partitions of neighbors, each of about `PARTITION_BYTES`."""
-    parts = max(1, min(MOST_PARTITIONS, sum(chunk.bytes for chunk in chunks) // PARTITION_BYTES))
+    parts = max(1, min(MOST_PARTITIONS, -(-sum(chunk.bytes for chunk in chunks) // PARTITION_BYTES)))
     size = -(-len(chunks) // parts)
     frames = []
     for first in range(0, len(chunks), size):

@@ -65,7 +65,7 @@ from merge.shapes.merging import JOBS
 from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
-from merge.spark.session_settings import INTERPRETED, LEAN, PLAIN, STRICT, UNMARKED
+from merge.spark.session_settings import IN_PARTS, INTERPRETED, LEAN, PLAIN, STRICT, UNMARKED
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
 from merge.table import Merged, TableJob, beginning_of
 from merge.views.merging import ViewsOfMerge
@@ -109,7 +109,7 @@ def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextMana
     return own_session_pool(
         spark,
         parallel,
-        {**INTERPRETED, **LEAN, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS},
+        {**INTERPRETED, **LEAN, **IN_PARTS, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS},
     )
 
 

@@ -48,6 +48,10 @@ table's data files: Delta reads that list nowhere, but queries a new table's sta
 zone is UTC, computes the state again after each commit to verify it.
 """
 
+IN_PARTS = {"spark.sql.unionOutputPartitioning": "false"}
+"""A union keeps the partitions of its parts. Since Spark 4.1, parts of one partition each make one in all: a
+first load of any size was written by one task, to one file."""
+
 REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
 """Rewrite changed files instead of marking rows as deleted: cheaper for a small file, and readers find only
 one."""

@@ -296,13 +296,17 @@ def test_a_key_that_a_dump_has_twice_is_in_the_table_once(
 def test_chunks_with_ranges_of_their_own_need_no_comparing_of_keys(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table for each case, with a column of its name: the keys of two chunks, whether they are apart."""
+    """A table for each case, with a column of its name: the keys of its chunks, whether they are apart.
+
+    Chunks are read for that only if their manifest does not name their least and greatest keys.
+    """
     cases = {
-        "ascending": ([1, 2], [3, 4], True),
-        "descending": ([3, 4], [1, 2], True),
-        "touching": ([1, 3], [3, 4], False),
-        "overlapping": ([1, 9], [3, 4], False),
+        "ascending": (([1, 2], [3, 4], [5, 6], [7, 8]), True),
+        "descending": (([7, 8], [5, 6], [3, 4], [1, 2]), True),
+        "touching": (([1, 3], [3, 4], [5, 6], [7, 8]), False),
+        "overlapping": (([1, 9], [3, 4], [5, 6], [7, 8]), False),
     }
+    recorded = {f"recorded_{name}": case for name, case in cases.items()}
     zone, found, asked, files = Zone(spark, tmp_path), {}, change_set._disjoint, []
 
     def disjoint(events: Any, layout: Any, chunks: int) -> bool:
@@ -313,18 +317,23 @@ def test_chunks_with_ranges_of_their_own_need_no_comparing_of_keys(
     monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
     monkeypatch.setattr(change_set, "_disjoint", disjoint)
     zone.landed.tables.pop(ORDERS.table)
-    for number, (name, chunks) in enumerate(cases.items(), 1):
+    for number, (name, (chunks, _)) in enumerate((cases | recorded).items(), 1):
         schema = schema_of(f"public.{name}", id="int", **{name: "int"})
         zone.landed.table(schema)
         zone.landed.full_dump(str(schema.table), number, low=10, started_in=1)
-        for keys in chunks[:2]:
+        for keys in chunks:
             rows = [{"id": key, name: key} for key in keys]
-            files.append(zone.landed.chunk(schema, Chunk(10, 20, rows, dump=number)))
+            file = zone.landed.chunk(schema, Chunk(10, 20, rows, dump=number))
+            assert file.key_span == (min(keys), max(keys))
+            files.append(file if name in recorded else file.model_copy(update={"key_span": None}))
     zone.landed.commit(20, files)
+    monkeypatch.setattr(change_set, "PARTITION_BYTES", 2 * max(file.bytes for file in files) + 1)
     assert not zone.merge().failed
-    assert found == {name: apart for name, (_, _, apart) in cases.items()}
-    for name, (first, second, _) in cases.items():
-        assert zone.rows("id", f"public/{name}") == sorted({(key,) for key in (*first, *second)})
+    assert found == {name: apart for name, (_, apart) in cases.items()}
+    for name, (chunks, apart) in (cases | recorded).items():
+        assert zone.rows("id", f"public/{name}") == sorted({(key,) for keys in chunks for key in keys})
+        if apart:  # of two neighboring chunks each
+            assert len(list((tmp_path / "lake/public" / name).glob("*.parquet"))) == 2, name
 
 
 def test_a_key_that_somebody_widens_before_the_merge_matches_nevertheless(
