@@ -19,7 +19,6 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
-from connector.landing.key_span import KeySpan
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
@@ -177,7 +176,7 @@ def _any_twice(
 
 def _spans(
     chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: TargetLayout
-) -> list[KeySpan] | None:
+) -> list[tuple[int, int]] | None:
     """Return the key spans of chunks by their manifests; None if one has none, or of another type.
 
     A value of the target's own type was not changed by the type, so different ones are different there, too.
