@@ -98,9 +98,9 @@ $(VENV)/ready: pyproject.toml .ci/requirements-dev.lock .ci/make-venv
 	@.ci/find-java --install > /dev/null
 	@mkdir -p .cache && touch $@
 
-# The class by which several Spark drivers commit to one lake on S3, compiled by what Spark brings.
+# The classes by which several Spark drivers commit to one lake, compiled by what Spark brings.
 $(LOG_STORE): $(shell find merge/java -name '*.java') merge/spark/log_store_jar.py | $(VENV)/ready .cache/java.ready
-	@echo "setup: log store for S3"
+	@echo "setup: how Spark commits"
 	@$(RUN) $(VENV)/bin/python -m merge.spark.log_store_jar $@ > /dev/null
 
 # The session's own settings say which jars; resolving them once keeps later starts quick and quiet.

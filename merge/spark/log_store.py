@@ -1,10 +1,11 @@
-"""Commits to a lake on S3: the log store that lets several drivers write, and the check that it is in use.
+"""Commits to a lake: what lets several drivers write, and on S3 the check that it is in use.
 
 Invariant: only one driver succeeds in writing a version of a Delta table. Delta's own log store for S3 checks
 and then writes, so a slower driver overwrites a faster one's commit; `CLASS` (source in ``merge/java``)
-writes conditionally. Spark loads a log store only when its context starts.
+writes conditionally. In a local folder, Hadoop checks and then renames; `LOCAL_CLASS` links. Spark loads a
+log store only when its context starts.
 
-Everything that writes to the tables (OPTIMIZE, a notebook) needs the same log store; only merges are checked.
+Everything that writes to the tables (OPTIMIZE, a notebook) needs the same; only merges into S3 are checked.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ IDEMPOTENT = {"spark.databricks.delta.commit.idempotencyCheck.enabled": "true"}
 """A commit whose response was lost is recognized on retry, and not repeated."""
 
 SETTINGS = {KEY: CLASS, "spark.delta.logStore.s3.impl": CLASS, **IDEMPOTENT}
+
+LOCAL_CLASS = "deltatide.AtomicLocalFs"
+LOCAL_SETTINGS = {"spark.hadoop.fs.AbstractFileSystem.file.impl": LOCAL_CLASS}
+"""For local folders; a session whose jars lack the class can't commit to one with these."""
 
 S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 

@@ -1,4 +1,4 @@
-"""Finds or builds the jar with the log store for S3: the package's, or one compiled with Spark's compiler.
+"""Finds or builds the jar by which drivers commit: the package's, or one compiled with Spark's compiler.
 
 ``python -m merge.spark.log_store_jar`` prints its path; with a path as argument, it builds the jar there.
 """
@@ -15,15 +15,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from connector.errors import PreconditionError
-from merge.spark.log_store import CLASS
 
 JAVA = Path(__file__).parent.with_name("java")
+PACKAGE = "deltatide"
 JAR = JAVA / "deltatide-log-store.jar"
 """Built by `make` and part of the wheel."""
 
 
 def find_jar() -> Path:
-    """Return the jar with `CLASS`: the package's, else one built once in the user's cache."""
+    """Return the jar with `PACKAGE`: the one that was installed, else one built once in the user's cache."""
     if JAR.exists():
         return JAR
     digest = sha256(b"".join(source.read_bytes() for source in sorted(JAVA.rglob("*.java")))).hexdigest()
@@ -32,21 +32,30 @@ def find_jar() -> Path:
     return cached if cached.exists() else build_jar(cached)
 
 
+def has_class(jar: Path, name: str) -> bool:
+    """Return whether a jar has a class: one that was built before may lack it."""
+    with zipfile.ZipFile(jar) as archive:
+        return f"{name.replace('.', '/')}.class" in archive.namelist()
+
+
 def build_jar(jar: Path) -> Path:
-    """Compile `CLASS` into a jar with the compiler that ships with Spark; the output is reproducible.
+    """Compile `PACKAGE` into a jar with the compiler that ships with Spark; the output is reproducible.
 
     Needs pyspark and a Java runtime, no JDK. `PreconditionError` if it does not compile.
     """
     import pyspark
 
     jar.parent.mkdir(parents=True, exist_ok=True)
-    path = CLASS.replace(".", "/")
     with tempfile.TemporaryDirectory(dir=jar.parent) as work:
-        _compile(JAVA / f"{path}.java", Path(work), Path(pyspark.__file__).parent / "jars")
+        compiled = Path(work, "classes")
+        compiled.mkdir()
+        for source in sorted((JAVA / PACKAGE).glob("*.java")):
+            _compile(source, compiled, Path(pyspark.__file__).parent / "jars")
         built = Path(work, "built.jar")
         with zipfile.ZipFile(built, "w", zipfile.ZIP_DEFLATED) as archive:
-            entry = zipfile.ZipInfo(f"{path}.class")  # dated 1980
-            archive.writestr(entry, Path(work, f"{path}.class").read_bytes())
+            for file in sorted(compiled.glob(f"{PACKAGE}/*.class")):
+                entry = zipfile.ZipInfo(file.relative_to(compiled).as_posix())  # dated 1980
+                archive.writestr(entry, file.read_bytes())
         built.replace(jar)
     return jar
 
@@ -64,7 +73,7 @@ def _compile(source: Path, target: Path, jars: Path) -> None:
         )  # fmt: skip
     except OSError as error:
         raise PreconditionError(f"Java does not start: {error}", hint="install Java 17 or 21") from error
-    if done.returncode or not list(target.rglob("*.class")):
+    if done.returncode or not (target / PACKAGE / f"{source.stem}.class").exists():
         raise PreconditionError(
             f"{source.name} does not compile: {(done.stderr or done.stdout).strip()[-500:]}",
             hint="install Java 17 or 21, on JAVA_HOME or PATH, and pyspark with its jars",

@@ -268,11 +268,37 @@ def jar_settings(*, with_s3: bool) -> dict[str, str]:
         if any(jars.glob(f"{name}-[0-9]*.jar"))
     ]
     settings = {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(excludes)}
-    if not with_s3:
-        return settings
-    from merge.spark.log_store_jar import find_jar
+    return {**settings, **_own_jar(needed=with_s3), **(log_store.SETTINGS if with_s3 else {})}
 
-    return {**settings, "spark.jars": str(find_jar()), **log_store.SETTINGS}
+
+def _own_jar(*, needed: bool) -> dict[str, str]:
+    """Return the settings for our jar and the commits to local folders.
+
+    If it is not `needed` for S3, Hadoop's own class serves where the jar can't be had, or would take the
+    place of jars that the user names.
+    """
+    from merge.spark.log_store_jar import find_jar, has_class
+
+    if _names_jars() and not needed:
+        return {}
+    try:
+        jar = find_jar()
+    except (PreconditionError, OSError):
+        if needed:
+            raise
+        return {}
+    local = log_store.LOCAL_SETTINGS if not _names_jars() and has_class(jar, log_store.LOCAL_CLASS) else {}
+    return {"spark.jars": str(jar), **local}
+
+
+def _names_jars() -> bool:
+    """Return whether the user starts Spark with jars of their own."""
+    import pyspark
+
+    home = environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    file = Path(environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    given = [environ.get("PYSPARK_SUBMIT_ARGS", ""), file.read_text() if file.is_file() else ""]
+    return any(re.search(r"--jars\b|\bspark\.jars[\s=]", text) for text in given)
 
 
 def _jar_version(jars: Path, pattern: str) -> str:
