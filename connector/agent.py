@@ -88,7 +88,7 @@ def open_gauge(config: Config) -> LoadGauge:
         return PostgresGauge(config.source)
     from connector.mysql.server import MysqlGauge
 
-    return MysqlGauge(config.source)
+    return MysqlGauge(config.source, [url.get_secret_value() for url in config.limits.replicas])
 
 
 def open_probe(config: Config) -> Probe:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
 
-from connector.config.section import Patterns, Section, folder_url, matches
+from connector.config.section import Patterns, Section, folder_url, matches, one_or_more
 from connector.schema import TableName
 
 MOST_ROWS_PER_SECOND = 10**12
@@ -21,8 +21,15 @@ MOST = 10.0**12
 
 
 def _source_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
+    return _database_url(url, info.data.get("kind", "postgres"))
+
+
+def _replica_url(url: SecretStr) -> SecretStr:
+    return _database_url(url, "mysql")
+
+
+def _database_url(url: SecretStr, kind: str) -> SecretStr:
     parts = urlsplit(url.get_secret_value())
-    kind = info.data.get("kind", "postgres")
     schemes = ("postgresql", "postgres") if kind == "postgres" else ("mysql", "mariadb")
     example = "postgresql://user@host:5432/database" if kind == "postgres" else "mysql://user@host:3306"
     if parts.scheme not in schemes:
@@ -120,13 +127,16 @@ class DumpConfig(Section):
     rows_per_second: int = Field(default=0, ge=0, le=MOST_ROWS_PER_SECOND)
 
 
+ReplicaUrl = Annotated[SecretStr, AfterValidator(_replica_url)]
+
+
 class LimitsConfig(Section):
     """``[limits]``: no dump chunk is read while the source's load exceeds one of these; 0: no limit.
 
     PostgreSQL: `active_sessions` (excluding the agent's own), `standby_lag_mib` (log that the standby
     furthest behind has not replayed), `slot_lag_mib` (log that the agent has not confirmed). MySQL and
-    MariaDB: `threads_running`, `replica_lag_seconds` (of this server, if it is a replica). `store_seconds`:
-    duration of a small read from the landing zone.
+    MariaDB: `threads_running`, `replica_lag_seconds` (of the `replicas` that are named by their urls, and of
+    this server, if it is a replica). `store_seconds`: duration of a small read from the landing zone.
     """
 
     active_sessions: float = Field(default=100.0, ge=0, le=MOST, allow_inf_nan=False)
@@ -134,6 +144,7 @@ class LimitsConfig(Section):
     slot_lag_mib: float = Field(default=4096.0, ge=0, le=MOST, allow_inf_nan=False)
     threads_running: float = Field(default=100.0, ge=0, le=MOST, allow_inf_nan=False)
     replica_lag_seconds: float = Field(default=60.0, ge=0, le=MOST, allow_inf_nan=False)
+    replicas: Annotated[list[ReplicaUrl], BeforeValidator(one_or_more)] = Field(default_factory=list)
     store_seconds: float = Field(default=10.0, ge=0, le=MOST, allow_inf_nan=False)
 
 

@@ -60,9 +60,9 @@ class Config(Section):
     def reloaded(self, new: Config) -> tuple[Config, list[str]]:
         """Return this configuration with the changes that a running agent can apply.
 
-        These are names and settings of tables, ``[dump]`` and ``[limits]``. Also return the names of the
-        agent's other settings that differ: they need a restart. `ConfigurationError` if values would land
-        hashed and this configuration has no salt: unsalted hashes hide little.
+        These are names and settings of tables, ``[dump]`` and ``[limits]`` except its `replicas`. Also return
+        the names of the agent's other settings that differ: they need a restart. `ConfigurationError` if
+        values would land hashed and this configuration has no salt: unsalted hashes hide little.
         """
         if self.salt is None and any(
             its.mask_before_landing and SHA256 in its.mask.values() for its in new.tables.values()
@@ -73,10 +73,12 @@ class Config(Section):
             )
         named = {"tables": new.source.tables, "exclude": new.source.exclude}
         source = self.source.model_copy(update=named)
-        taken = {"source": source, "dump": new.dump, "limits": new.limits, "tables": new.tables}
+        limits = new.limits.model_copy(update={"replicas": self.limits.replicas})
+        taken = {"source": source, "dump": new.dump, "limits": limits, "tables": new.tables}
         old_and_new: dict[str, tuple[Section, Section]] = {
             "source": (source, new.source),
             "landing": (self.landing, new.landing),
+            "limits": (limits, new.limits),
             "control": (self.control, new.control),
         }
         differ = [
@@ -103,7 +105,7 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
     """Read a configuration file; `ConfigurationError` lists every problem in it, one per line.
 
     ``${NAME}`` in a string is replaced by an environment variable, and ``${file:/path}`` by a file's content
-    without the trailing newline; ``$${`` is a literal ``${``. In the user and password of ``source.url``,
+    without the trailing newline; ``$${`` is a literal ``${``. In the user and password of a database's url,
     such values are percent-encoded, so the variable or file holds the password as it is.
     """
     problems = Problems(str(path))
@@ -118,6 +120,8 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
     _check_tables(values, problems)
     if config is not None:
         _check_salt(config, problems)
+        if config.limits.replicas and config.source.kind == "postgres":
+            problems.add("limits.replicas", "is for MySQL and MariaDB: PostgreSQL knows its standbys' lag")
     problems.raise_any()
     assert config is not None
     return config

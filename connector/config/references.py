@@ -15,6 +15,9 @@ from connector.config.problems import Problems
 
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 
+_URLS = ("source.url", "limits.replicas")
+"""Settings with a user and a password in them."""
+
 UNRESOLVED = "missing"
 """Placeholder for a value that can't be read, so that the rest of the file can be checked."""
 
@@ -22,7 +25,7 @@ UNRESOLVED = "missing"
 def substitute(values: dict[str, Any], environ: Mapping[str, str], problems: Problems) -> dict[str, Any]:
     """Replace the references in every string, at any depth; add those that can't be resolved to `problems`.
 
-    ``$${`` becomes a plain ``${``. In the user and password of ``source.url`` values are percent-encoded.
+    ``$${`` becomes a plain ``${``. In the user and password of a database's url, values are percent-encoded.
     """
     references = _References(environ, problems)
     return {name: references.replace(value, name) for name, value in values.items()}
@@ -48,7 +51,7 @@ class _References:
             if match[0].startswith("$$"):
                 return match[0][1:]
             value = self._look_up(match[1], setting)
-            if setting == "source.url" and -1 < userinfo[0] < match.start() < userinfo[1]:
+            if setting in _URLS and -1 < userinfo[0] < match.start() < userinfo[1]:
                 value = quote(value, safe="")
                 self._problems.hide(value, match[0])
             return value

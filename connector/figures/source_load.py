@@ -5,7 +5,8 @@ above its limit (``[limits]``), no further chunk is read; dumps resume once a me
 or below their limits. This is not recorded in the manifest: each agent measures for itself, and reports the
 reason in its lease.
 
-A source or store that does not answer, for want of connections or time, counts as overloaded. A source that
+A source or store that does not answer, for want of connections or time, counts as overloaded, and so does a
+replica that was named to be watched and can't be reached, or does not replicate. A source that
 refuses the queries is not watched, which is logged once. Nor is what the role may not see; `deltatide check`
 warns of that.
 """
@@ -40,6 +41,9 @@ class LoadGauge(Protocol):
 
         `retained_log_mib` has no limit: log that the source keeps for the agent.
         """
+
+    def unknown(self) -> Mapping[str, str]:
+        """Return why figures that were to be measured last are unknown, by the names of their limits."""
 
     def close(self) -> None:
         """Close the connection; never raises."""
@@ -92,7 +96,9 @@ class LoadWatcher(BackgroundThread):
             self._close_gauge()
             return f"the load can't be measured: {error}"
         high = [name for name, value in found.items() if limits.get(name) and value > limits[name]]
-        return ", ".join(f"{n} is {found[n]:,.4g}, its limit is {limits[n]:,g}" for n in high) or None
+        reasons = [f"{n} is {found[n]:,.4g}, its limit is {limits[n]:,g}" for n in high]
+        unknown = self._gauge.unknown() if self._gauge is not None else {}
+        return ", ".join([*reasons, *(why for name, why in unknown.items() if limits.get(name))]) or None
 
     def _measure_source(self) -> Mapping[str, float]:
         if self._open_gauge is None:

@@ -8,8 +8,9 @@ that only within one transaction, after which the server moves on to the next fi
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,12 @@ from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from connector.config import SourceConfig
-from connector.errors import LogFilteredError, LogOffError, TransientError
-from connector.mysql.connection import alive, close, connect, driver_errors, row, rows
+from connector.errors import LogFilteredError, LogOffError, OperatorError, PreconditionError, TransientError
+from connector.mysql.connection import alive, close, connect, descriptor_of, driver_errors, row, rows
 from connector.position import format_position, pack_binlog_position
+from connector.silence import answered
+
+log = logging.getLogger(__name__)
 
 MAX_OFFSET = (1 << 32) - 1
 
@@ -156,27 +160,94 @@ def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
 
 
 class MysqlGauge:
-    """Measures a server's load over its own session; a `connector.figures.source_load.LoadGauge`."""
+    """Measures a server's load over its own session; a `connector.figures.source_load.LoadGauge`.
 
-    def __init__(self, config: SourceConfig) -> None:
-        self._connection = connect(config.url.get_secret_value(), f"deltatide {config.name}")
+    `replicas`: urls of the replicas to watch, as a primary does not know their lag.
+    """
+
+    def __init__(self, config: SourceConfig, replicas: Sequence[str] = ()) -> None:
+        name = f"deltatide {config.name}"
+        self._connection = connect(config.url.get_secret_value(), name)
+        self._replicas = [_Replica(f"limits.replicas[{n}]", url, name) for n, url in enumerate(replicas)]
 
     def measure(self) -> Mapping[str, float]:
-        """Return the running threads, ours included, and on a replica its lag in seconds.
+        """Return the running threads, ours included, and in seconds the greatest lag.
 
-        A primary does not know the lag of its replicas.
+        That is of the watched replicas, and of this server if it is a replica itself.
         """
         with driver_errors("measuring the server's load"):
             running = row(self._connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")
-            channels = _channels(self._connection) or []
-        lags = [c.get("Seconds_Behind_Source", c.get("Seconds_Behind_Master")) for c in channels]
+            lags = [_lag_of(channel) for channel in _channels(self._connection) or []]
+        lags += [replica.measure() for replica in self._replicas]
         found = {"threads_running": float(running[1])} if running else {}
-        known = [float(lag) for lag in lags if lag is not None]
+        known = [lag for lag in lags if lag is not None]
         return found | ({"replica_lag_seconds": max(known)} if known else {})
+
+    def unknown(self) -> Mapping[str, str]:
+        """Return why the lag of a watched replica is unknown."""
+        reasons = [replica.unknown for replica in self._replicas if replica.unknown is not None]
+        return {"replica_lag_seconds": ", ".join(reasons)} if reasons else {}
+
+    def close(self) -> None:
+        """Close the sessions; never raises."""
+        close(self._connection)
+        for replica in self._replicas:
+            replica.close()
+
+
+def _lag_of(channel: Mapping[str, Any]) -> float | None:
+    lag = channel.get("Seconds_Behind_Source", channel.get("Seconds_Behind_Master"))
+    return None if lag is None else float(lag)
+
+
+class _Replica:
+    """Measures the lag of one replica, over a session that is opened again when it is lost.
+
+    `unknown`: why it is unknown, as last measured: it can't be reached, or does not replicate. One that
+    refuses is not watched, which is logged once.
+    """
+
+    def __init__(self, setting: str, url: str, name: str) -> None:
+        self.unknown: str | None = None
+        self._setting, self._url, self._name = setting, url, name
+        self._connection: Connection[Any] | None = None
+        self._reported: str | None = None
+
+    def measure(self) -> float | None:
+        """Return the lag in seconds; None if it is unknown."""
+        self.unknown = None
+        try:
+            return self._measure()
+        except TransientError as error:
+            self.close()
+            self.unknown = f"{self._setting} can't be measured: {error}"
+        except OperatorError as error:
+            self.close()
+            self._report(f"{error} ({error.hint})" if error.hint else str(error))
+        return None
 
     def close(self) -> None:
         """Close the session; never raises."""
         close(self._connection)
+        self._connection = None
+
+    def _measure(self) -> float | None:
+        connection = self._connection = self._connection or connect(self._url, self._name)
+        doing = "reading its state"
+        with driver_errors(doing), answered(descriptor_of(connection), doing):
+            channels = _channels(connection)
+        if not channels:
+            hint = "GRANT REPLICATION CLIENT, in MariaDB REPLICA MONITOR" if channels is None else None
+            raise PreconditionError("it is not a replica, or that can't be seen", hint=hint)
+        lags = [lag for channel in channels if (lag := _lag_of(channel)) is not None]
+        if len(lags) < len(channels):
+            self.unknown = f"{self._setting} does not replicate"
+        return max(lags, default=None)
+
+    def _report(self, why: str) -> None:
+        if why != self._reported:
+            log.warning("dumps are not held back for %s: %s", self._setting, why)
+        self._reported = why
 
 
 def is_primary(connection: Connection[Any]) -> bool:

@@ -55,6 +55,10 @@ class PostgresGauge:
             if value is not None
         }
 
+    def unknown(self) -> Mapping[str, str]:
+        """Return nothing: a standby that is not connected does not count."""
+        return {}
+
     def close(self) -> None:
         """Close the session; never raises."""
         close(self._connection)

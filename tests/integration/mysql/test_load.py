@@ -12,6 +12,7 @@ from connector.config import LimitsConfig, SourceConfig
 from connector.figures.source_load import LoadWatcher
 from connector.mysql.server import MysqlGauge
 from connector.testing.memory_store import MemoryStore
+from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import reader_of, source_of
 from tests.support.source.replication import Replicated, replicated
@@ -24,8 +25,8 @@ def config_of(database: MysqlDatabase, url: str | None = None) -> SourceConfig:
     return source_of(database, url=url)._config
 
 
-def why(config: SourceConfig, **limits: float) -> str | None:
-    with closing(MysqlGauge(config)) as gauge:
+def why(config: SourceConfig, *replicas: str, **limits: float) -> str | None:
+    with closing(MysqlGauge(config, replicas)) as gauge:
         settings = LimitsConfig.model_validate(limits)
         return LoadWatcher(lambda: gauge, MemoryStore(), settings, lambda: True, lambda *_: None).why()
 
@@ -47,14 +48,27 @@ def pair(mariadb: MysqlDatabase, servers_folder: Path, tmp_path: Path) -> Iterat
         yield pair
 
 
-def test_a_replica_that_is_behind_holds_dumps_back(pair: Replicated) -> None:
+def test_a_replica_that_is_behind_holds_dumps_back(
+    pair: Replicated, caplog: pytest.LogCaptureFixture
+) -> None:
     pair.primary.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pair.wait_applied()
-    config = config_of(pair.replica)
+    config, of_primary = config_of(pair.replica), config_of(pair.primary)
+    assert why(of_primary, pair.replica.url) is None
     with closing(pair.replica.connect()) as session:
         with session.cursor() as cursor:
             cursor.execute("LOCK TABLE t READ")
         pair.primary.execute("INSERT INTO t VALUES (1)")
         wait_until(lambda: why(config, replica_lag_seconds=0.5), "the replica is behind", seconds=30)
         assert str(why(config, replica_lag_seconds=0.5)).startswith("replica_lag_seconds is ")
+        watched = why(of_primary, pair.primary.url, pair.replica.url, replica_lag_seconds=0.5)
+        assert str(watched).startswith("replica_lag_seconds is "), "a primary learns of it by asking it"
     wait_until(lambda: not why(config, replica_lag_seconds=0.5), "it has caught up", seconds=30)
+    assert "dumps are not held back for limits.replicas[0]: it is not a replica" in caplog.text
+    pair.stop()
+    assert why(of_primary, pair.replica.url) == "limits.replicas[0] does not replicate"
+    with LossyProxy(1) as proxy:
+        nowhere = f"mysql://deltatide:secret-word@127.0.0.1:{proxy.port}"
+    unreachable = why(of_primary, nowhere)
+    assert str(unreachable).startswith("limits.replicas[0] can't be measured: can't reach the server at ")
+    assert "secret-word" not in f"{unreachable}{caplog.text}"

@@ -267,6 +267,29 @@ def test_a_password_is_written_as_it_is(file: Path, tmp_path: Path) -> None:
     assert config.source.url.get_secret_value() == "postgresql://me:p%40ss@db/shop"
 
 
+MYSQL = GOOD.replace('"postgres"', '"mysql"').replace(
+    "postgresql://deltatide@db:5432/shop", "mysql://deltatide@db"
+)
+
+
+def test_replicas_have_passwords_as_the_source_has_and_are_taken_over_by_a_restart(file: Path) -> None:
+    replicas = '[limits]\nthreads_running = 7\nreplicas = ["mysql://me:${PASSWORD}@db-2", "mysql://me:hunter2@db-3"]\n'
+    config = loaded(file, MYSQL + replicas, PASSWORD="p@ss")
+    urls = [url.get_secret_value() for url in config.limits.replicas]
+    assert urls == ["mysql://me:p%40ss@db-2", "mysql://me:hunter2@db-3"]
+    assert "hunter2" not in repr(config) + config.model_dump_json()
+    before = loaded(file, MYSQL)
+    reloaded, differ = before.reloaded(config)
+    assert (reloaded.limits.threads_running, reloaded.limits.replicas, differ) == (7, [], ["limits.replicas"])
+
+
+def test_replicas_that_cannot_be_watched_are_refused(file: Path) -> None:
+    (found,) = problems(file, MYSQL + '[limits]\nreplicas = ["postgresql://u:hunter2@db/x"]\n')
+    assert found == "limits.replicas[0]: must begin with mysql://, as in mysql://user@host:3306"
+    (found,) = problems(file, GOOD + '[limits]\nreplicas = "mysql://u:hunter2@db"\n')
+    assert found.startswith("limits.replicas: is for MySQL and MariaDB")
+
+
 @pytest.mark.parametrize("password", ["a/b", "a#b", "a/b#c"])
 def test_a_password_that_is_not_encoded_is_reported(file: Path, password: str) -> None:
     text = GOOD.replace("deltatide@", f"deltatide:{password}@")

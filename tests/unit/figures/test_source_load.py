@@ -23,6 +23,7 @@ class Gauge:
     def __init__(self, **figures: float) -> None:
         self.figures: Mapping[str, float] = figures
         self.error: Exception | None = None
+        self.unknown_why: Mapping[str, str] = {}
         self.opened = self.closed = 0
 
     def open(self) -> Gauge:
@@ -33,6 +34,9 @@ class Gauge:
         if self.error is not None:
             raise self.error
         return self.figures
+
+    def unknown(self) -> Mapping[str, str]:
+        return self.unknown_why
 
     def close(self) -> None:
         self.closed += 1
@@ -50,6 +54,13 @@ def test_what_is_above_its_limit_is_the_reason_and_what_has_none_is_not() -> Non
     gauge.figures = {"threads_running": 100}
     assert watch.why() is None
     assert (gauge.opened, gauge.closed) == (1, 0)
+
+
+def test_what_should_be_known_and_is_not_is_a_reason_unless_it_has_no_limit() -> None:
+    gauge = Gauge(threads_running=5)
+    gauge.unknown_why = {"replica_lag_seconds": "limits.replicas[0] does not replicate"}
+    assert watcher(gauge).why() == "limits.replicas[0] does not replicate"
+    assert watcher(gauge, replica_lag_seconds=0).why() is None
 
 
 def test_a_source_that_does_not_answer_suffers_and_one_that_refuses_is_not_watched(
