@@ -32,6 +32,7 @@ from connector.background import BackgroundThread
 from connector.capture.dumps.controls import (
     carry_out,
     forget_removed,
+    note_rejected,
     note_taken,
     overtaken_by,
     pass_over,
@@ -210,6 +211,7 @@ class RequestIntake(BackgroundThread):
             reason = str(error)[:REASON_CHARACTERS]
             log.error("rejected request %s: %s", request.id, reason)
             self._tables.notice(None, "dump", f"rejected request {request.id}: {reason}")
+            note_rejected(request.id, reason, self._dumps)
             return reason
         return None
 

@@ -118,7 +118,7 @@ def _key_value(value: Any, name: str) -> str:
 
 @dump_commands.command(epilog="Example: deltatide dumps -c shop.toml")
 def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """List dumps: what was requested, their state and progress, and the settings in effect."""
+    """List dumps: what was requested or rejected, their state and progress, and the settings in effect."""
     from connector.control.dump_requests import list_dumps
     from connector.control.source_view import SourceView
 
@@ -127,6 +127,8 @@ def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
         print(json.dumps(listed.as_json(), indent=2))
         return
     print_dumps([s for s, _ in listed.dumps], listed.held_back)
+    for request, why in listed.rejected.items():
+        out.print(f"rejected request {escape(request)}, {when(why.at)}: {escape(why.text)}")
     settings = ", ".join(f"{name} {value:,}" for name, value in asdict(listed.settings).items())
     out.print(f"settings: {settings}")
     if listed.pause_new:

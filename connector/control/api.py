@@ -186,7 +186,10 @@ def _store_reads(live: LiveAgent, history: History) -> APIRouter:
 
     @reads.get("/dumps")
     def get_dumps() -> list[dict[str, Any]]:
-        """What `deltatide dumps --json` prints: all dumps with their progress, oldest first."""
+        """What `deltatide dumps --json` prints: all dumps with their progress, oldest first.
+
+        Then the last requests that were rejected, in state `rejected`.
+        """
         return list_dumps(live).as_json()
 
     @reads.get("/settings")

@@ -5,8 +5,9 @@ Obviously invalid requests are refused here. The agent carries out the others, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,11 +18,12 @@ from connector.capture.dumps.tasks import unused_id
 from connector.control.source_view import SourceView, captured_name
 from connector.errors import RequestError
 from connector.landing.dump_progress import DumpProgress, progress_of
-from connector.landing.manifest import DumpState, Manifest
+from connector.landing.manifest import DumpState, Manifest, Notice
 from connector.landing.requests import (
     ControlRequest,
     DumpRequest,
     KeyEnds,
+    Malformed,
     pending_ids,
     submit,
     why_not_dumped,
@@ -34,7 +36,8 @@ NOT_TAKEN = DumpProgress("queued", "no agent has taken it yet")
 class DumpList:
     """The dumps that the newest manifest lists, oldest first, and the settings for all together.
 
-    Then those of requests that no agent has taken yet, which no manifest knows.
+    Then those of requests that no agent has taken yet, which no manifest knows. `rejected`: why the last
+    requests were, or will be, rejected, by id.
     `pause_new`: dumps queued later begin paused. `held_back`: why the agent is reading no chunks.
     """
 
@@ -42,13 +45,26 @@ class DumpList:
     settings: Settings
     pause_new: bool
     held_back: str | None
+    rejected: Mapping[str, Notice] = field(default_factory=dict)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the dumps for ``--json`` and the HTTP API, without keys and planned ranges."""
-        return [
-            dump.model_dump(mode="json", exclude={"open", "ranges", "keys"}) | asdict(progress)
+        """Return the dumps for ``--json`` and the HTTP API, without keys and planned ranges.
+
+        Rejected requests follow, as dumps of which nothing else is known.
+        """
+        listed = [
+            dump.model_dump(mode="json", exclude=_LEFT_OUT) | asdict(progress)
             for dump, progress in self.dumps
         ]
+        return listed + [
+            dict.fromkeys([*sorted(DumpState.model_fields.keys() - _LEFT_OUT), *vars(NOT_TAKEN)])
+            | {"id": name, "request": name, "state": "rejected", "why": why.text, "finished_at": at}
+            for name, why in self.rejected.items()
+            for at in [why.model_dump(mode="json")["at"]]
+        ]
+
+
+_LEFT_OUT = {"open", "ranges", "keys"}
 
 
 def list_dumps(view: SourceView) -> DumpList:
@@ -57,12 +73,19 @@ def list_dumps(view: SourceView) -> DumpList:
     held_back = view.figures().dumps_held_back if lease is not None and lease.active else None
     schedule = DumpSchedule(view.dump_config, manifest.dump_control)
     listed = [(dump, progress_of(dump, held_back, manifest.dumps)) for dump in manifest.dumps]
-    waiting = (request for request in view.waiting_requests() if isinstance(request, DumpRequest))
+    waiting = view.waiting_requests()
+    asked = (dump for each in waiting if isinstance(each, DumpRequest) for dump in _asked_for(each, manifest))
+    malformed = {
+        each.id: Notice(kind="dump", text=each.problem, at=datetime.now(timezone.utc))
+        for each in waiting
+        if isinstance(each, Malformed)
+    }
     return DumpList(
-        [*listed, *((dump, NOT_TAKEN) for request in waiting for dump in _asked_for(request, manifest))],
+        [*listed, *((dump, NOT_TAKEN) for dump in asked)],
         schedule.settings(),
         schedule.control.pause_new,
         held_back,
+        malformed | schedule.control.rejected,
     )
 
 

@@ -149,16 +149,26 @@ class TakenRequest(_Part):
     digest: str
 
 
+class Notice(_Part):
+    """Something people should know about one table, or about the source (`table` None)."""
+
+    table: TableName | None = None
+    kind: Literal["schema", "quarantined", "released", "gap", "failover", "dump"]
+    text: str
+    at: datetime
+
+
 class DumpControl(_Part):
     """What was requested for all dumps at run time.
 
-    `pause_new`: dumps queued from now on begin paused. `taken`: other requests that have taken effect, as
-    long as their objects may exist: an agent that finds one must not carry it out again.
+    `pause_new`: dumps queued later begin paused. `taken`: other requests that have taken effect, as long as
+    their objects may exist: an agent must not carry them out again. `rejected`: why the last ones were.
     """
 
     settings: DumpSettings = DumpSettings()
     pause_new: bool = False
     taken: list[TakenRequest] = Field(default_factory=list)
+    rejected: dict[str, Notice] = Field(default_factory=dict)
 
 
 DumpKind = Literal["full", "where", "keys", "verify", "verify_rows", "checksums"]
@@ -321,10 +331,9 @@ class TableState(_Part):
 
     def dumped_by(self, dump: DumpState) -> TableState:
         """Return the state after a full dump whose last chunk is committed."""
-        ended = FullDump.of(dump)
-        if self.full_dump is not None and self.full_dump.position >= ended.position:
-            return self.changed(dumped=True)
-        return self.changed(dumped=True, full_dump=ended)
+        ended, known = FullDump.of(dump), self.full_dump
+        last = known if known is not None and known.position >= ended.position else ended
+        return self.changed(dumped=True, full_dump=last)
 
 
 class Gap(_Part):
@@ -335,15 +344,6 @@ class Gap(_Part):
     before: int
     reason: str
     found_at: datetime
-
-
-class Notice(_Part):
-    """Something people should know about one table, or about the source (`table` None)."""
-
-    table: TableName | None = None
-    kind: Literal["schema", "quarantined", "released", "gap", "failover", "dump"]
-    text: str
-    at: datetime
 
 
 class LastCommit(_Part):

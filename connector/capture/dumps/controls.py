@@ -18,17 +18,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 
 from connector.capture.dumps.queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import RequestError
-from connector.landing.manifest import DumpSettings, DumpState, TakenRequest
+from connector.landing.manifest import KEPT_CHARACTERS, DumpSettings, DumpState, Notice, TakenRequest
 from connector.landing.requests import ControlRequest
 
 log = logging.getLogger(__name__)
 
 NAMED = 10
 """How many dumps an error message names."""
+
+MOST_REJECTED = 10
+"""Limit of rejected requests that manifests name: they are for whoever just sent one."""
 
 
 def carry_out(request: ControlRequest, dumps: DumpQueue, tables: Tables) -> None:
@@ -64,6 +68,16 @@ def note_taken(request: ControlRequest, dumps: DumpQueue) -> None:
     with dumps.changing() as schedule:
         taken = [*schedule.control.taken, TakenRequest(id=request.id, digest=request.digest)]
         schedule.control = schedule.control.model_copy(update={"taken": taken})
+
+
+def note_rejected(request_id: str, reason: str, dumps: DumpQueue) -> None:
+    """Have manifests name a request that was rejected, and why, until `MOST_REJECTED` later ones are."""
+    notice = Notice(kind="dump", text=reason[:KEPT_CHARACTERS], at=datetime.now(timezone.utc))
+    with dumps.changing() as schedule:
+        others = {id_: each for id_, each in schedule.control.rejected.items() if id_ != request_id}
+        last = list(others.items())[-MOST_REJECTED + 1 :]
+        rejected = {**dict(last), request_id[:KEPT_CHARACTERS]: notice}
+        schedule.control = schedule.control.model_copy(update={"rejected": rejected})
 
 
 def was_carried_out(request: ControlRequest, dumps: DumpQueue) -> bool:

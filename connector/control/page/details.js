@@ -51,7 +51,16 @@ function updateDump(item, dump, heldBack) {
   }
 }
 
-function showDumps(dumps, settings, control) {
+function showRejected(rejected) {
+  byId("rejected").hidden = !rejected.length;
+  if (!rejected.length) return;
+  set("rejected-text", `${many(rejected.length, "request was", "requests were")} rejected, the last ${ago(rejected[0].finished_at)}`);
+  list("rejected-requests", rejected.map((request) => `${when(request.finished_at)}, ${request.id}: ${request.why}`));
+}
+
+function showDumps(all, settings, control) {
+  const dumps = all.filter((dump) => dump.state !== "rejected");
+  showRejected(all.filter((dump) => dump.state === "rejected").reverse());
   const active = dumps.filter((dump) => ACTIVE.includes(dump.state));
   active.sort((a, b) => ACTIVE.indexOf(a.state) - ACTIVE.indexOf(b.state));
   keyed("dumps", active.slice(0, MOST_DUMPS), (dump) => dump.id, () => createDump(control),

@@ -90,7 +90,8 @@ function openSettings(dump) {
   const form = byId("settings-form");
   const names = ["chunk_rows", "workers", "delay_seconds", "rows_per_second"];
   form.reset();
-  for (const name of names) form.elements[name].placeholder = details.settings[name];
+  const own = details.dumps.find((each) => each.id === dump)?.settings;
+  for (const name of names) form.elements[name].placeholder = own?.[name] ?? details.settings[name];
   set("settings-title", dump ? `Settings of dump ${dump}` : "Settings of all dumps");
   dialog.returnValue = "";
   dialog.onclose = () => {

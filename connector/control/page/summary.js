@@ -61,6 +61,11 @@ function problemsOf(agent, details) {
       add(`Dump ${dump.id} of ${dump.table} failed ${ago(dump.finished_at)}: ${dump.why}`, "request it again");
     }
   }
+  for (const request of details?.dumps ?? []) {
+    if (request.state === "rejected" && secondsSince(request.finished_at) < RECENT) {
+      add(`Request ${request.id} was rejected ${ago(request.finished_at)}: ${request.why}`, "correct it, and send it again");
+    }
+  }
   for (const gap of details?.gaps ?? []) {
     if (secondsSince(gap.found_at) < RECENT) {
       add(`Log was lost, found ${ago(gap.found_at)}: ${gap.reason}`,

@@ -17,6 +17,7 @@ from tests.support.agent.agents import shop
 from tests.support.agent.browser import NARROW, WIDE, Browser, running_browser
 from tests.support.agent.page_states import PICTURES, drawn
 from tests.support.agent.status_page import client_of, live_agent, page_of
+from tests.support.waiting import wait_until
 
 READ, CONTROL = "read-token-0123456789", "control-token-0123456789"
 
@@ -66,6 +67,7 @@ def test_the_buttons_do_what_they_say(window: Browser) -> None:
             lambda m: any(d.settings and d.settings.chunk_rows == 11 for d in m.dumps),
             "its chunks have 11 rows",
         )
+        wait_until(lambda: chunk_rows_of(window, "<b>odd</b>") == "11", "its own settings are shown")
         window.click_dump("resume", "<b>odd</b>")
         agent.wait(lambda m: any((d.id, d.state) == ("<b>odd</b>", "complete") for d in m.dumps), "it ends")
         window.wait_text("finished-text", "3 finished dumps")
@@ -97,10 +99,25 @@ def test_the_buttons_do_what_they_say(window: Browser) -> None:
         notice = QuarantineNotice(TableName("public", "parts"), database.end, "its key is gone", "add a key")
         agent.capture._tables.quarantine(notice)
         window.wait_text("problems", "public.parts is quarantined: its key is gone\nWhat to do: add a key")
-        window.wait_text("need", "1 thing")
+        store.put("requests/<b>bad.json", b'{"tables": "items"}')
+        window.wait_text("rejected-text", "1 request was rejected")
+        window.wait_text("problems", "Request requests/<b>bad.json was rejected")
+        window.open_folded()
+        window.wait_text("rejected-requests", "<b>bad.json: tables: input should be a valid array")
+        window.wait_text("need", "2 things")
         assert window.complaints() == []
         assert window.hosts() == {client.base_url.netloc.decode()}
     window.wait_text("state", "Not reachable")
+
+
+def chunk_rows_of(window: Browser, dump: str) -> str | None:
+    """Open the settings of a dump, and return what its chunks have, as they show before anything is typed."""
+    window.click_dump("settings", dump)
+    window.wait_shown("settings-dialog")
+    shown = window.driver.find_element(By.NAME, "chunk_rows").get_attribute("placeholder")
+    window.type(Keys.ESCAPE)
+    window.wait_hidden("settings-dialog")
+    return shown
 
 
 def set_for_all(window: Browser, **keys: str) -> None:
