@@ -50,6 +50,9 @@ have, too: no more than one is between the log, of which `end_of_log` asks, and 
 RECENT_SECONDS = 30.0
 """Positions read longer ago are not used: a merge reads again what landed after the lowest low watermark."""
 
+_GTIDS_OFF = 3062
+"""MySQL refuses a function for GTIDs. The log reader knows that only from the next commit."""
+
 _GROUPS, _WAITING = "Binlog_group_commits", "Rpl_semi_sync_master_wait_sessions"
 
 
@@ -78,14 +81,14 @@ class Visibility:
 
     def have_visible(self, table: TableName, progress: ReaderProgress) -> None:
         """Have all commits up to the reader's position visible in MySQL; `NotYetError` if they may not be."""
-        if progress.gtids is not None:
-            self._wait_until_executed(table, progress.gtids)
-        elif not self._commits_in_order():
+        if progress.gtids is not None and self._has_waited_for(table, progress.gtids):
+            return
+        if not self._commits_in_order():
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
                 " SET GLOBAL binlog_order_commits = ON"
             )
-        elif not (progress.writable and self._has_raised_barrier(table)):
+        if not (progress.writable and self._has_raised_barrier(table)):
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven without writing deltatide.watermark:"
                 f" {GRANT} TO the agent's user, or set gtid_mode = ON (if it is: FLUSH BINARY LOGS)"
@@ -161,11 +164,17 @@ class Visibility:
         found = row(self._session, "SELECT @@global.binlog_order_commits")
         return found is not None and bool(found[0])
 
-    def _wait_until_executed(self, table: TableName, gtids: str) -> None:
-        """Wait until all these transactions are visible."""
+    def _has_waited_for(self, table: TableName, gtids: str) -> bool:
+        """Wait until all these transactions are visible; return False if GTIDs have been turned off since."""
         statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
-        found = row(self._session, statement)
+        try:
+            found = row(self._session, statement)
+        except pymysql.Error as error:
+            if code_of(error) != _GTIDS_OFF:
+                raise
+            return False
         if found is None or found[0] != 0:
             raise NotYetError(
                 f"{table}: commits read from the log are still not visible after {VISIBLE_SECONDS:g} s"
             )
+        return True

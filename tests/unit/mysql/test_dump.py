@@ -37,7 +37,7 @@ def test_a_condition_whose_function_reads_what_we_may_not_is_refused_and_its_tab
     "error",
     [
         (1227, "Access denied; you need the REPLICATION CLIENT privilege"),
-        (3109, "Cannot use WAIT_FOR_EXECUTED_GTID_SET when GTID_MODE = OFF"),
+        (3062, "Cannot use WAIT_FOR_EXECUTED_GTID_SET when GTID_MODE = OFF"),
     ],
 )
 def test_a_proof_that_the_server_refuses_is_not_the_tables_fault_nor_a_conditions(

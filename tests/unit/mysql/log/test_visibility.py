@@ -60,6 +60,24 @@ def test_what_precedes_a_write_of_ours_is_visible(session: Session) -> None:
     assert (session.visible(50, writable=True), session.barriers, session.now) == (50, 1, 1000.0)
 
 
+def test_where_gtids_were_turned_off_a_write_has_commits_visible(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an idle server, a dump waited for the next commit of anybody."""
+
+    def row(_session: object, statement: str) -> tuple[int]:
+        if "gtid_set" in statement.lower():
+            off = "Cannot use WAIT_FOR_EXECUTED_GTID_SET when GTID_MODE = OFF."
+            raise pymysql.err.OperationalError(3062, off)
+        return (1,)
+
+    monkeypatch.setattr(visibility, "row", row)
+    session.visibility.have_visible(T, ReaderProgress(50, "u:1-5", "u", True))
+    assert session.barriers == 1
+    with pytest.raises(NotYetError, match="without GTIDs"):
+        session.visibility.have_visible(T, ReaderProgress(50, "u:1-5", "u", False))
+
+
 LOCKED = pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")
 NO_RIGHT = pymysql.err.OperationalError(1142, "UPDATE command denied to user for table 'watermark'")
 FULL = pymysql.err.OperationalError(1114, "The table 'watermark' is full")
