@@ -109,7 +109,7 @@ def _name_of(config: Config) -> str:
 
 
 def _listen(
-    config: Config, seconds: float = SILENCE_SECONDS, signs: Callable[[], object] = lambda: None
+    config: Config, seconds: float, signs: Callable[[], object] = lambda: None
 ) -> AbstractContextManager[Listener]:
     """Listen for the source; once it is silent, end all connections to it."""
     return listening(open_probe(config), lambda: end_all(_name_of(config)), seconds, signs)
@@ -143,7 +143,7 @@ def _check_source(
     findings: list[Finding] = []
     source = open_source(config)
     try:
-        with _listen(config):
+        with _listen(config, SILENCE_SECONDS):
             findings += _check_logging(source, on_log_off)
             findings += source.check()
             landed = newest() if newest is not None else None
@@ -405,7 +405,7 @@ def renewing_lease(
         while not done.wait(min(lease_seconds / 12, 1.0)):
             lost = capture.progress.lost_seconds
             if capture.hands_over and (listener.silent or lost > lease_seconds / 2):
-                if lost:
+                if not listener.silent:  # which has said so
                     log.warning("the log could not be read for %.1f s", lost)
                 capture.hand_over()
                 lease.release(unreachable=True)

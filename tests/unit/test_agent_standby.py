@@ -370,10 +370,20 @@ def test_the_lease_is_renewed_while_the_source_is_checked_and_left_to_others_if_
 def test_a_silent_source_is_left_to_another_agent_though_everything_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore
 ) -> None:
-    """The lease is free at once, and says that the next agent must end what is left of this one."""
+    """The lease is free at once, and says that the next agent must end what is left of this one.
+
+    It stays free until the source answers: nobody takes it, only to hand it over again.
+    """
     landed_before(store)
     monkeypatch.setattr(listening, "TAKEOVER_SECONDS", 0.0)
     closes: list[bool] = []
+    free_at_checks: list[bool] = []
+
+    def check(_source: Any) -> list[Finding]:
+        free_at_checks.append(released(store))
+        if 1 < len(free_at_checks) < 5:
+            raise TransientError("no answer")
+        return []
 
     def waits_for_an_answer(capture: Any) -> None:
         probes[-1].silent.set()
@@ -383,10 +393,11 @@ def test_a_silent_source_is_left_to_another_agent_though_everything_waits_for_it
     def takes_over(capture: Any) -> None:
         closes.append(capture._manifest_history.closes_fence)
 
+    monkeypatch.setattr(CheckedSource, "check", check)
     probes: list[AnsweringProbe] = []
     steps = waits_for_an_answer, takes_over
     assert run(monkeypatch, store, *steps, probes=probes, lease_seconds=1) == [2, 3]
-    assert closes == [True]
+    assert (closes, free_at_checks) == ([True], [False, True, True, True, True])
 
 
 def released(store: MemoryStore) -> bool:

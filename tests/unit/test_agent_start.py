@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -59,6 +60,28 @@ def test_a_store_that_does_not_answer_at_the_start_is_waited_for(
     assert lease is not None
     assert (lease.term, lease.released) == (1, True)
     assert not [path for path in store.objects if path.startswith("probe/")]
+
+
+def test_a_database_that_falls_silent_at_the_start_is_not_waited_for_on_the_same_connection(
+    source: CheckedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections live, behind a proxy, and the check would wait for an answer for ever."""
+    probe, ended, checks = AnsweringProbe(), threading.Event(), list[None]()
+    probe.silent.set()
+
+    def check() -> list[Finding]:
+        checks.append(None)
+        if len(checks) == 1:
+            assert ended.wait(30)
+            raise TransientError("the connection was lost")
+        return []
+
+    monkeypatch.setattr(source, "check", check)
+    monkeypatch.setattr(agent, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(agent, "open_probe", lambda _config: probe)
+    monkeypatch.setattr(agent, "end_all", lambda name: ended.set() if name == "deltatide shop" else None)
+    agent.run(config_of())
+    assert len(checks) == 2
 
 
 def test_a_store_that_refuses_ends_the_start(store: MemoryStore) -> None:
