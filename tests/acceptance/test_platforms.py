@@ -27,6 +27,7 @@ from connector.store.protocol import Store
 from merge.spark.log_store_jar import JAR
 from merge.spark.session import SETTINGS, S3Settings, jar_settings, s3_settings
 from tests.bench.lake.landing import MeasuredZone
+from tests.support.agent.finished_demo import DEMO_SECONDS_LIMIT
 from tests.support.landing.cuts import Table, add_manifest
 from tests.support.landing.landed import Landed
 from tests.support.servers.s3_server import S3
@@ -89,13 +90,17 @@ def submit(environment: Path, *arguments: str | Path) -> subprocess.CompletedPro
     return run_alone([SPARK_SUBMIT, "--master", "local[2]", *conf, SCRIPT, *arguments], environment)
 
 
-def run_alone(command: list[str | Path], environment: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program that finds nothing of the checkout."""
+def run_alone(
+    command: list[str | Path], environment: Path, spark: Path | None = SPARK_HOME, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that finds nothing of the checkout; `spark`: the installation that it finds, if any."""
     python = str(environment / "bin" / "python")
-    variables = {"PYTHONPATH": "", "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    variables["SPARK_HOME"] = str(SPARK_HOME)
+    variables = os.environ | {"PYTHONPATH": "", "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    variables.pop("SPARK_HOME", None)
+    if spark is not None:
+        variables["SPARK_HOME"] = str(spark)
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=environment, env={**os.environ, **variables}
+        command, capture_output=True, text=True, timeout=seconds, cwd=environment, env=variables
     )
 
 
@@ -128,6 +133,23 @@ def test_the_agent_s_commands_say_which_extra_they_need(environment: Path, confi
     install(environment, ".[agent]")
     checked = run(environment, "check", "-c", config)
     assert "can't reach" in checked.stdout, checked.stdout + checked.stderr
+
+
+@pytest.mark.soak
+def test_the_extras_for_spark_and_the_demo_are_all_that_these_need(tmp_path: Path, config: Path) -> None:
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    command = environment / "bin" / "deltatide"
+    install(environment, ".[spark]")
+    of_its_own = tmp_path / "shop.toml"
+    of_its_own.write_text(config.read_text().replace('/lake"', '/another lake"'))
+    merged = run_alone([command, "merge", "--json", "-c", of_its_own], environment, spark=None)
+    assert merged.returncode == 0, merged.stderr
+    assert '"exact": true' in merged.stdout
+    install(environment, ".[demo]")
+    demo = [command, "demo", "--folder", tmp_path / "demo", "--rows", "1000", "--seconds", "5"]
+    shown = run_alone(demo, environment, spark=None, seconds=DEMO_SECONDS_LIMIT)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
 
 
 @pytest.fixture(scope="module")
