@@ -231,7 +231,7 @@ def _continuing(
     """
     if frontier.version is not None and frontier.id != state.id:
         return None
-    commits = read_commits(spark, target, config.source.name, frontier, target.built_with)
+    commits = read_commits(spark, target, config.source.name, frontier, target.built_with, id_=state.id)
     last = commits.last
     vouched = frontier.version is not None and last is not None and last.manifest < frontier.manifest
     if commits.why_broken is not None or not (vouched or is_from_landing_zone(landing, last)):

@@ -199,18 +199,22 @@ class TableJob:
 
         A rebuild starts from the rows of `base`, or from none. `OvertakenError` if Delta skipped the commit.
         """
-        rebuild, mark = mark is not None, mark or self.mark
+        rebuild, begins_anew = mark is not None, frontier.version is None
+        mark = mark or (self.mark if begins_anew else self.mark.continuing(frontier))
         written, missing = Written(), IncompleteRows()
-        replaces_all = rebuild or (self.state.empty and frontier.version is None)
+        replaces_all = rebuild or (self.state.empty and begins_anew)
         settings = settings_for(self.plan.rows, self.plan.bytes, self.state)
         if base is not None:  # whose size is not known
             settings = {**ANY_VERSION, **COMPILED}
         since = Frontier(0) if rebuild else frontier
-        with applied_settings(self.spark, ONE_TASK if ONE_TASK.items() <= settings.items() else {}):
+        few = ONE_TASK.items() <= settings.items()
+        with applied_settings(self.spark, ONE_TASK if few else {}):
             if self.plan.all or self.plan.sweeps or rebuild:
                 with applied_settings(self.spark, settings):
                     written, missing = self._apply(mark, replaces_all, base)
-            commits = read_commits(self.spark, self.target, mark.source, since, mark.built_with)
+            commits = read_commits(
+                self.spark, self.target, mark.source, since, mark.built_with, id_=self.state.id
+            )
         # Then Delta skipped our commit.
         fenced = commits.last is not None and commits.last.generation > mark.generation
         if (fenced or commits.why_broken is not None) and self._is_built_otherwise():
@@ -240,9 +244,6 @@ class TableJob:
             requested=missing.requested,
         )
         why_broken = commits.why_broken or ("its properties were set back" if fenced else None)
-        if why_broken is None and replaces_all and not rebuild and commits.only_merges:
-            # Ours was skipped, and that job had read the table that was here before.
-            why_broken = "a merge into the table that was dropped came first"
         return Merged(report, why_broken, commits.last)
 
     def _is_built_otherwise(self) -> bool:

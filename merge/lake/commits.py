@@ -13,6 +13,15 @@ Invariants:
   one. The same test shows whether the version that an older cut names still is the cut's.
 - Only commits that wrote rows show how far a table is, and its fences. After one that only created or altered
   the table, the merge may have crashed; upkeep (`merge.lake.upkeep`) rewrites files at any time.
+- The rows after our commits are those of the greatest manifest that they name, if each either wrote all rows,
+  or continued rows that were at least as far as it took them to be. Delta's fence (`Mark.delta_txn_version`)
+  and its detection of conflicts see to that within one table. They don't see that a table was dropped amid
+  a merge and created again: its late commit then is the new table's first, and Delta skips that of the job
+  which has created it, at the same manifest. So a mark names the Delta table and the manifest that it
+  continued, and whoever looks next finds that these are not this table's, though both jobs were killed.
+- No commit goes back behind an earlier one's manifest. A rebuild with other columns passes the fence even so,
+  if a merge came first: with what that has merged in between gone, the table does not continue. Nor would it
+  where a platform has no fence, after a merge or a rebuild that was overtaken.
 
 If a platform keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
 """
@@ -63,8 +72,7 @@ ALTERS_COLUMNS = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS"})
 REWRITES_FILES = frozenset({"DROP FEATURE", "OPTIMIZE", "REORG"})
 """Operations of `KEEPS_ROWS` that replace data files; VACUUM then removes the replaced ones."""
 
-MERGE = "MERGE"
-MAY_BE_OURS = frozenset({MERGE, "WRITE"})
+MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
 """Delta's names for the operations that a merge uses to write."""
 
 TXN_VERSIONS_PER_MANIFEST = 1000
@@ -97,6 +105,8 @@ class Mark:
     `built_with`: the columns, masks and rows of what it wrote (`Target.built_with`); None: unknown.
     `generation`: how many times the table was rebuilt with other ones. A merge that read the table before
     such a rebuild, and writes after it, has a lower one, so Delta skips its commit, whatever its manifest.
+    `of`, `after`: the Delta table (its id) whose rows it continued, and as of which manifest; None: it wrote
+    all rows, or an older release did not say.
     """
 
     source: str
@@ -108,6 +118,8 @@ class Mark:
     once: bool = False
     built_with: str | None = None
     generation: int = 0
+    of: str | None = None
+    after: int = 0
 
     @property
     def delta_txn_version(self) -> int:
@@ -125,6 +137,10 @@ class Mark:
         """Return the mark of a rebuild up to the same manifest; `last`: the greatest mark so far."""
         before = last.rebuilt if last is not None and last.manifest == self.manifest else 0
         return replace(self, rebuilt=before + 1)
+
+    def continuing(self, frontier: Frontier) -> Mark:
+        """Return the mark of a merge into the rows at a frontier."""
+        return replace(self, of=frontier.id, after=frontier.manifest)
 
     def for_layout_commit(self) -> Mark:
         """Return the mark of the commits that prepare the table for this one's rows."""
@@ -147,7 +163,8 @@ class Mark:
         rebuilt, layout = int(ours.get("rebuilt", 0)), bool(ours.get("layout", False))
         known = ours.get("write_id"), layout, ours.get("follows"), bool(ours.get("once", False))
         built = ours.get("built_with"), int(ours.get("generation", 0))
-        return cls(source, int(ours["manifest"]), rebuilt, *known, *built)
+        continued = ours.get("of"), int(ours.get("after", 0))
+        return cls(source, int(ours["manifest"]), rebuilt, *known, *built, *continued)
 
 
 def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
@@ -170,8 +187,7 @@ class Commits:
     none wrote rows, our first commit; if none is ours, the newest of all. `manifest`: the one named by our
     newest commit that wrote rows. `newest`: the table's current version. `why_broken`: why the table does not
     continue, or None. `marks`: of our commits that wrote rows; `last`: the greatest, which the next must
-    exceed. `only_merges`: all of these merged changes into the rows that were there; none wrote the whole
-    table.
+    exceed.
     """
 
     version: int
@@ -180,17 +196,24 @@ class Commits:
     why_broken: str | None
     last: Mark | None = None
     marks: frozenset[Mark] = field(default=frozenset(), compare=False)
-    only_merges: bool = field(default=False, compare=False)
 
 
 def read_commits(
-    spark: SparkSession, target: Target, source: str, frontier: Frontier, built_with: str | None = None
+    spark: SparkSession,
+    target: Target,
+    source: str,
+    frontier: Frontier,
+    built_with: str | None = None,
+    *,
+    id_: str | None = None,
 ) -> Commits:
     """Read a table's history from the version of its frontier on; all of it if that has none.
 
-    `built_with`: what our commits must have been written with (`Mark`); None: anything.
+    `built_with`: what our commits must have been written with (`Mark`); None: anything. `id_`: the table's
+    id, to find commits that continued another table; None: they are not looked for.
     """
-    return commits_of(read_history(spark, target, frontier.version or 0), source, frontier, built_with)
+    rows = read_history(spark, target, frontier.version or 0)
+    return commits_of(rows, source, frontier, built_with, id_=id_)
 
 
 def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
@@ -251,7 +274,12 @@ def _first_after(frontier: Frontier) -> int:
 
 
 def commits_of(
-    rows: Sequence[Row], source: str, frontier: Frontier, built_with: str | None = None
+    rows: Sequence[Row],
+    source: str,
+    frontier: Frontier,
+    built_with: str | None = None,
+    *,
+    id_: str | None = None,
 ) -> Commits:
     """Decide from a history, newest commit first, how far a table is and whether it continues. Pure."""
     newest = rows[0]["version"]
@@ -261,9 +289,8 @@ def commits_of(
     version = max(merged, default=min(marks, default=newest))
     manifest = written[max(written)].manifest if written else None
     last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
-    why_broken = _breach(rows, marks, frontier, built_with)
-    only_merges = {row["operation"] for row in rows if row["version"] in written} == {MERGE}
-    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()), only_merges)
+    why_broken = _breach(rows, marks, frontier, built_with, id_)
+    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()))
 
 
 def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:
@@ -354,7 +381,11 @@ def _keeps_rows(row: Row, marks: Mapping[int, Mark]) -> bool:
 
 
 def _breach(
-    rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier, built_with: str | None
+    rows: Sequence[Row],
+    marks: Mapping[int, Mark],
+    frontier: Frontier,
+    built_with: str | None,
+    id_: str | None,
 ) -> str | None:
     newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(frontier)
     if newest < first - 1:
@@ -364,18 +395,36 @@ def _breach(
         return f"version {first - 1} is no longer our commit"
     if max(first, rebuilt) < oldest:
         return f"its history before version {oldest} is gone"
-    after = [row for row in reversed(rows) if row["version"] >= max(first, rebuilt)]
+    begin = max(first, rebuilt)
+    after = [row for row in reversed(rows) if row["version"] >= begin]
     harmless = KEEPS_ROWS if marks else KEEPS_ROWS | MAY_BE_OURS
     for row in after:
         if row["version"] not in marks and row["operation"] not in harmless:
             return f"version {row['version']} is a {row['operation']} by another writer"
     found = (marks.get(row["version"]) for row in after)
     ours = [mark for mark in found if mark is not None and not mark.layout]
-    if (manifests := [mark.manifest for mark in ours]) != sorted(manifests):
+    before = ((at, mark) for at, mark in marks.items() if first - 1 <= at < begin)
+    reached = max((mark.manifest for at, mark in before if at < first or not mark.layout), default=0)
+    if (manifests := [reached, *(mark.manifest for mark in ours)]) != sorted(manifests):
         return "an overtaken merge committed after it"
+    if id_ is not None and _continues_another(ours, frontier, id_):
+        return "a merge into the table that was dropped committed to it"
     if built_with is not None and any(mark.built_with not in (None, built_with) for mark in ours):
         return "a merge with other columns, masks or rows committed after it"
     return None
+
+
+def _continues_another(ours: Sequence[Mark], frontier: Frontier, id_: str) -> bool:
+    """Return whether a commit continued another table's rows, as of a manifest that this one had not reached.
+
+    `ours`: the marks of our commits after the frontier, which are in order.
+    """
+    reached = 0 if frontier.version is None else frontier.manifest
+    for mark in ours:
+        if mark.of not in (None, id_) and mark.after > reached:
+            return True
+        reached = max(reached, mark.manifest)
+    return False
 
 
 def _was_replaced(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> bool:

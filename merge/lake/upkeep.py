@@ -256,7 +256,7 @@ class _Upkeep:
         properties = dict(detail["properties"])
         checkpoint = needed - needed % int(properties.get(*CHECKPOINT_INTERVAL))
         history = read_history(self.spark, target, checkpoint)
-        why_broken = commits_of(history, self.config.source.name, frontier).why_broken
+        why_broken = commits_of(history, self.config.source.name, frontier, id_=detail["id"]).why_broken
         if why_broken is not None:
             return _left_to_merge(target, f"it was restored or written to: {why_broken}")
         log_hours = max(self._age_hours(row["timestamp"]) for row in history if row["version"] >= checkpoint)

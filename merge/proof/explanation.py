@@ -246,7 +246,7 @@ def _version(spark: SparkSession, config: Config, table: TableName, at: int | No
     if state is None:
         return None
     known = frontier if frontier.id == state.id else Frontier(0)
-    commits = read_commits(spark, target, config.source.name, known)
+    commits = read_commits(spark, target, config.source.name, known, id_=state.id)
     merged = max(known.manifest, commits.manifest or 0)
     return _Version(target, state, commits.newest, merged, commits.why_broken)
 

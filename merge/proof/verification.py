@@ -383,7 +383,7 @@ class _Run:
             )
         key = self.landing.get(upto).tables[target.table].key
         check_owner(state, target, self.config.source.name, key)
-        commits = read_commits(self.spark, target, self.config.source.name, frontier)
+        commits = read_commits(self.spark, target, self.config.source.name, frontier, id_=state.id)
         if commits.why_broken is None:
             return state, frontier.version, upto, None
         return state, commits.newest, max(upto, commits.manifest or 0), commits.why_broken

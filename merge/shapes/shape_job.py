@@ -5,7 +5,9 @@ merged table begins with what the landing zone has kept, whatever the table's fr
 killed between the two, the next one repairs that. No cut is exact while a shape lags.
 
 If somebody else has changed a shape, it is neither merged further nor rebuilt: the landing zone may no longer
-have the events that it was made of. The merge reports that, and what to do.
+have the events that it was made of. The merge reports that, and what to do. The same goes for one that was
+dropped amid a merge and created by another job, if the late commit came first: Delta then skips that of the
+other job, and what landed before the late one's beginning is missing (`merge.lake.commits`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShapeJob(ABC):
-    """The merge of one shape up to a manifest; calls `show` with the number of events to be read."""
+    """The merge of one shape up to a manifest; calls `show` with the number of events to be read.
+
+    `continued`: the rows that it continues; None: none.
+    """
 
     spark: SparkSession
     config: Config
@@ -44,6 +49,7 @@ class ShapeJob(ABC):
     shape: Shape
     target: Target
     show: Callable[[int], None]
+    continued: Frontier | None = None
 
     def merge(self, frontier: Frontier) -> TableReport:
         """Merge what has landed since a frontier; durable on return. Commit conflicts propagate.
@@ -56,6 +62,7 @@ class ShapeJob(ABC):
             has_columns(self.spark, self.target, frontier.version)
             return self.report(frontier)
         state = self.state()
+        job = self
         if state is None:
             frontier = Frontier(0)
         else:
@@ -63,7 +70,8 @@ class ShapeJob(ABC):
             now = self.require_unchanged(frontier, state)
             if now.manifest >= self.manifest.number:
                 return self.report(now)
-        state, rows, written = self.write(frontier, state)
+            job = replace(self, continued=replace(frontier, id=state.id) if frontier.manifest else None)
+        state, rows, written = job.write(frontier, state)
         return self.report(self.require_unchanged(frontier, state), rows, written)
 
     @abstractmethod
@@ -98,7 +106,8 @@ class ShapeJob(ABC):
     @property
     def mark(self) -> Mark:
         """Return the mark of the merge's commit."""
-        return Mark(self.config.source.name, self.manifest.number, write_id=self.manifest.write_id)
+        mark = Mark(self.config.source.name, self.manifest.number, write_id=self.manifest.write_id)
+        return mark if self.continued is None else mark.continuing(self.continued)
 
     def begins(self, frontier: Frontier, state: TargetState | None) -> Beginning:
         """Return where merging this Delta table begins: its frontier, if that is of this very table."""
@@ -122,7 +131,7 @@ class ShapeJob(ABC):
 
     def require_unchanged(self, frontier: Frontier, state: TargetState) -> Frontier:
         """Return the table's current frontier; `TableError` if others have changed it since a frontier."""
-        commits = self.commits(frontier)
+        commits = self.commits(frontier, state)
         if commits.why_broken is not None:
             raise TableError(
                 self.target.table,
@@ -142,9 +151,9 @@ class ShapeJob(ABC):
         ids = [newest] if newest is not None else []
         return self.landing.schemas((self.shape.table, id_) for id_ in [*ids, *(f.schema_id for f in files)])
 
-    def commits(self, frontier: Frontier) -> Commits:
+    def commits(self, frontier: Frontier, state: TargetState) -> Commits:
         """Read the table's commits since a frontier; refuse a table of another landing zone."""
-        commits = read_commits(self.spark, self.target, self.config.source.name, frontier)
+        commits = read_commits(self.spark, self.target, self.config.source.name, frontier, id_=state.id)
         if commits.last is not None and commits.last.manifest >= self.manifest.number:
             check_origin(self.landing, self.target, commits.last)
         return commits

@@ -25,11 +25,13 @@ from connector.landing.format import manifest_path
 from connector.masking.columns import LandedColumns
 from connector.masking.values import masked
 from merge import as_of, explain_row, live, merge_once, rebuild, recorded_differences, verify
+from merge.lake.rewrite import Rewrite
 from merge.spark.unreachable import legible
 from merge.table import TableJob
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, Zone
 from tests.support.landing.zone import insert as insert_order
+from tests.support.spark.spark_sessions import another_session
 
 T = "public.people"
 PEOPLE = schema_of(
@@ -366,6 +368,32 @@ def test_a_merge_with_the_former_masks_that_would_write_after_a_rebuild_writes_n
     zone.log(40, insert_order(35, 4))
     assert zone.merge().exact
     assert zone.rows("id, b") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+
+
+def test_a_rebuild_with_other_masks_that_a_former_merge_overtakes_loses_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had planned up to an earlier manifest, and its commit passes the fence, as of another generation."""
+    zone = Zone(spark, tmp_path)
+    masked = config_of(
+        str(tmp_path / "landing"), str(tmp_path / "lake"), public__orders={"mask": {"b": "null"}}
+    )
+    zone.log(10, insert_order(5, 1))
+    assert zone.merge().exact
+    whole = Rewrite.whole
+
+    def late(rewrite: Rewrite, *given: Any) -> Any:
+        monkeypatch.setattr(Rewrite, "whole", whole)
+        zone.log(20, insert_order(15, 2))
+        assert merge_once(another_session(spark), zone.config).exact
+        return whole(rewrite, *given)
+
+    monkeypatch.setattr(Rewrite, "whole", late)
+    assert rebuild(spark, masked, str(ORDERS.table)).failed == []
+    assert {row["id"] for row in live(spark, masked, str(ORDERS.table)).collect()} == {1, 2}
+    zone.log(30, insert_order(25, 3))
+    assert merge_once(spark, masked).exact
+    assert zone.rows("id, b") == [(1, None), (2, None), (3, None)]
 
 
 @pytest.mark.soak

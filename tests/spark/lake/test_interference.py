@@ -18,6 +18,7 @@ from connector.schema import Column, TableSchema
 from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
 from merge.landing_zone import LandingZone
+from merge.shapes import changes_job, history_job
 from tests.support.landing.landed import Event, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
 from tests.support.spark.spark_sessions import another_session
@@ -187,10 +188,14 @@ def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_buil
     assert zone.rows("id") == [(1,), (2,), (3,), (4,)]
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_first(
-    zone: Zone, monkeypatch: pytest.MonkeyPatch
+    zone: Zone, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """Another job creates it again; the first one, at the same manifest, merges into that, and is killed."""
+    """Another job creates it again; the first one, at the same manifest, merges into that, and is killed.
+
+    The other one goes on, or is killed, too, before it writes.
+    """
     zone.log(10, insert(5, 1))
     zone.merge()
     zone.log(20, insert(15, 2))
@@ -200,6 +205,8 @@ def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_fi
         def created(*arguments: Any) -> Any:
             monkeypatch.setattr(table, "apply", apply)
             apply(*late)
+            if killed:
+                raise KeyboardInterrupt
             return apply(*arguments)
 
         shutil.rmtree(zone.folder / "lake/public/orders")
@@ -210,7 +217,43 @@ def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_fi
     monkeypatch.setattr(table, "apply", dropped)
     with pytest.raises(KeyboardInterrupt):
         zone.merge()
+    assert not killed or zone.merge().exact
     assert zone.rows("id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "name"),
+    [("history", history_job, "apply_versions"), ("changes", changes_job, "append_changes")],
+)
+def test_so_a_shape_is_refused_until_it_is_dropped_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, name: str
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"shapes": ["current", kind]})
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    write, folder = getattr(module, name), zone.folder / f"lake/public/orders_{kind}"
+
+    def dropped(*late: Any) -> Any:
+        def created(*arguments: Any) -> Any:
+            monkeypatch.setattr(module, name, write)
+            write(*late)
+            return write(*arguments)
+
+        shutil.rmtree(folder)
+        monkeypatch.setattr(module, name, created)
+        assert not merge_once(another_session(spark), zone.config).exact
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, name, dropped)
+    with pytest.raises(KeyboardInterrupt):
+        zone.merge()
+    (failed,) = zone.merge().failed
+    assert "a merge into the table that was dropped" in str(failed.error)
+    assert "then drop it" in (failed.hint or "")
+    shutil.rmtree(folder)
+    assert zone.merge().exact
+    assert zone.rows("id", f"public/orders_{kind}") == [(1,), (2,)]
 
 
 @pytest.mark.soak

@@ -181,10 +181,44 @@ def test_a_commit_that_only_altered_the_layout_does_not_say_that_the_rows_are_th
     assert judged(rows, None) == Commits(0, manifest=None, newest=1, why_broken=None, last=None)
 
 
-def test_a_table_that_was_only_merged_into_is_known_from_one_whose_rows_were_written() -> None:
-    assert judged(history(created(), ours(2), altered(3), ours(3)), None).only_merges
-    assert not judged(history(created(), ("WRITE", Mark("shop", 2)), ours(3)), None).only_merges
-    assert not judged(history(created()), None).only_merges
+def continuing(manifest: int, id_: str, after: int) -> tuple[str, Mark]:
+    return "MERGE", Mark("shop", manifest).continuing(Frontier(after, 1, id_))
+
+
+def test_a_merge_that_continued_a_dropped_table_is_a_breach_unless_this_one_was_as_far() -> None:
+    late = continuing(2, "dropped", 1)
+    dropped = "a merge into the table that was dropped committed to it"
+
+    def why(*made: tuple[str, Mark], frontier: Frontier = Frontier(0)) -> str | None:
+        return commits_of(history(*made), "shop", frontier, id_="new").why_broken
+
+    assert why(created(2), late) == dropped
+    assert why(created(2), late, continuing(3, "new", 2)) == dropped
+    assert why(created(2), late, frontier=Frontier(2)) == dropped  # only its own mark says how far it is
+    assert why(created(2), ours(1), late) is None
+    assert why(created(2), ours(1), late, frontier=Frontier(1, 1, "new")) is None
+    assert why(created(2), late, ours(2, rebuilt=1)) is None
+    assert why(created(1), continuing(2, "new", 1)) is None  # nothing had landed when it was created
+    assert why(created(2), ours(2)) is None  # it wrote all rows, or is of an older release
+    assert commits_of(history(created(2), late), "shop", Frontier(0)).why_broken is None
+
+
+def test_a_mark_says_what_it_continued() -> None:
+    _, mark = continuing(2, "its id", 1)
+    assert Mark.parse(mark.to_json(), "shop") == mark
+    assert Mark.parse('{"deltatide": {"source": "shop", "manifest": 2}}', "shop") == Mark("shop", 2)
+
+
+def test_a_commit_of_an_earlier_manifest_than_the_frontiers_is_a_breach() -> None:
+    """A rebuild with other columns passes the fence; others do where a platform has none."""
+    rebuilt = ("WRITE", Mark("shop", 8, rebuilt=1, generation=1))
+    assert judged(history(created(), ours(9), altered(8), rebuilt), 1).why_broken
+    assert judged(history(created(), ours(9), ("WRITE", Mark("shop", 8))), 1).why_broken
+    assert judged(history(created(), ours(7), altered(8), rebuilt), 1).why_broken is None
+    assert judged(history(created(), ours(7), ours(9), altered(8), rebuilt), 1).why_broken
+    assert judged(history(created(), ours(7), altered(9), rebuilt), 1).why_broken is None
+    upkeep = ("REORG", Mark("shop", 9, layout=True, follows=1))
+    assert judged(history(created(), ours(9), upkeep, altered(8), rebuilt), 2).why_broken
 
 
 def test_upkeep_vouches_for_no_version_up_to_the_one_that_it_follows() -> None:
