@@ -207,7 +207,7 @@ class TableJob:
         if base is not None:  # whose size is not known
             settings = {**ANY_VERSION, **COMPILED}
         since = Frontier(0) if rebuild else frontier
-        few = ONE_TASK.items() <= settings.items()
+        few = not rebuild and ONE_TASK.items() <= settings.items()  # of a rebuild, all history is read
         with applied_settings(self.spark, ONE_TASK if few else {}):
             if self.plan.all or self.plan.sweeps or rebuild:
                 with applied_settings(self.spark, settings):

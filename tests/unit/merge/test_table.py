@@ -5,8 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from merge import table
 from merge.apply import LARGE_BYTES
-from merge.lake.commits import Commits
+from merge.lake.commits import Commits, Mark
+from merge.lake.control_table import Frontier
 from merge.lake.target import TargetState
 from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, REWRITTEN
 from merge.table import FEW_ROWS, LITTLE_BYTES, SMALL_BYTES, TINY_BYTES, TableJob, settings_for
@@ -63,4 +67,27 @@ def test_rows_that_wait_for_a_column_are_counted_in_a_version_of_any_age() -> No
     job = TableJob(spark, none, none, target, none, {}, none, none)
     assert job._count_missing(Commits(3, 1, 4, None)) == 2
     assert then == ANY_VERSION
+    assert not settings
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_the_whole_history_that_a_rebuild_reads_is_not_read_in_one_task(
+    monkeypatch: pytest.MonkeyPatch, rebuilt: bool
+) -> None:
+    settings = dict[str, str | None]()
+    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__, unset=settings.pop)
+    spark: Any = SimpleNamespace(conf=conf)
+    plan: Any = SimpleNamespace(rows=1, bytes=1, all=["a file"], sweeps=(), partial=False)
+    none: Any = None
+    mark = Mark("shop", 2)
+    job = TableJob(spark, none, none, none, plan, {}, state_of(1), mark)
+
+    def read(*_: Any, **__: Any) -> Commits:
+        assert (ONE_TASK.items() <= settings.items()) is not rebuilt
+        raise InterruptedError
+
+    monkeypatch.setattr(table, "read_commits", read)
+    monkeypatch.setattr(TableJob, "_apply", lambda *_: (None, None))
+    with pytest.raises(InterruptedError):
+        job.merge(Frontier(1, 1, "id"), mark.rebuild_after(None) if rebuilt else None)
     assert not settings
