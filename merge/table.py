@@ -18,7 +18,7 @@ from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.change_set import Groups, changes, column_groups, first_changes
 from merge.keys import TargetLayout
 from merge.lake.comments import SourceComments
-from merge.lake.commits import Commits, Mark, is_from_landing_zone, read_commits
+from merge.lake.commits import OVERTAKEN, Commits, Mark, is_from_landing_zone, read_commits
 from merge.lake.control_table import Frontier, recorded_frontiers
 from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
 from merge.lake.schema import cluster_again, create_or_evolve_target
@@ -197,7 +197,8 @@ class TableJob:
     def merge(self, frontier: Frontier, mark: Mark | None = None, base: Base | None = None) -> Merged:
         """Apply the plan, which begins at the frontier; with a rebuild's mark, rewrite all rows.
 
-        A rebuild starts from the rows of `base`, or from none. `OvertakenError` if Delta skipped the commit.
+        A rebuild starts from the rows of `base`, or from none. `OvertakenError` if Delta skipped the commit,
+        or if a merge of a later manifest came first.
         """
         rebuild, begins_anew = mark is not None, frontier.version is None
         mark = mark or (self.mark if begins_anew else self.mark.continuing(frontier))
@@ -223,7 +224,8 @@ class TableJob:
                 f"{self.target.name} was rebuilt with other columns, masks or rows while it was merged",
                 hint="stop merges that run with the former configuration",
             )
-        if rebuild and commits.marks and mark not in commits.marks:
+        skipped = bool(commits.marks) and mark not in commits.marks
+        if rebuild and (skipped or commits.why_broken == OVERTAKEN):
             raise OvertakenError(f"{self.target.name} was merged up to a later manifest meanwhile")
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)

@@ -19,9 +19,9 @@ Invariants:
   a merge and created again: its late commit then is the new table's first, and Delta skips that of the job
   which has created it, at the same manifest. So a mark names the Delta table and the manifest that it
   continued, and whoever looks next finds that these are not this table's, though both jobs were killed.
-- No commit goes back behind an earlier one's manifest. A rebuild with other columns passes the fence even so,
-  if a merge came first: with what that has merged in between gone, the table does not continue. Nor would it
-  where a platform has no fence, after a merge or a rebuild that was overtaken.
+- No commit goes back behind an earlier one's manifest: what was merged in between would be missing. But the
+  fence lets a rebuild with other columns pass after any merge, and some platforms have no fence. So such a
+  rebuild begins again, and a table that was left like that does not continue.
 
 If a platform keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
 """
@@ -89,6 +89,10 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 COMMITS_READ = 10
 """Enough for the commits since the last cut, including OPTIMIZE and the like; reading one opens a file."""
+
+
+OVERTAKEN = "an overtaken merge committed after it"
+"""Why a table does not continue that went back to an earlier manifest."""
 
 
 @dataclass(frozen=True)
@@ -406,7 +410,7 @@ def _breach(
     before = ((at, mark) for at, mark in marks.items() if first - 1 <= at < begin)
     reached = max((mark.manifest for at, mark in before if at < first or not mark.layout), default=0)
     if (manifests := [reached, *(mark.manifest for mark in ours)]) != sorted(manifests):
-        return "an overtaken merge committed after it"
+        return OVERTAKEN
     if id_ is not None and _continues_another(ours, frontier, id_):
         return "a merge into the table that was dropped committed to it"
     if built_with is not None and any(mark.built_with not in (None, built_with) for mark in ours):
