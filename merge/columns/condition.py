@@ -29,6 +29,12 @@ _OF_THE_RUN = re.compile(r"\b(current_\w+|localtime\w*|session_user|user|variabl
 _OF_THE_CLOCK = re.compile(r"\b(hour|minute|second|secondwithfraction)\(cast\((\w+#\d+)L? as timestamp\)")
 """What is the same on each day, in UTC."""
 
+_BY_PATTERN = re.compile(
+    r"\b(gettimestamp|(?:to_)?unix_timestamp|from_unixtime|date_format|(?:from|to)_(?:json|csv|xml))\(",
+    re.IGNORECASE,
+)
+"""What Spark's former parser, a session's choice, reads or writes in another way."""
+
 _MADE = re.compile(r"^[:+ -]*Project \[.*\brand\(.*", re.MULTILINE)
 """The projection that makes the columns; a condition with such a function is refused."""
 
@@ -39,6 +45,17 @@ def why_unstable(spark: SparkSession, condition: str, columns: Mapping[str, str]
     `columns`: those that it may use, with their types. `AnalysisException` if it can't be analyzed, or is
     random.
     """
+    analyzed, optimized, unfolded = _plans(spark, condition, columns)
+    return why_unstable_in(analyzed, optimized if unfolded else f"{optimized}\n{analyzed}", columns)
+
+
+def uses_patterns(spark: SparkSession, condition: str, columns: Mapping[str, str]) -> bool:
+    """Return whether a condition reads texts as times, or writes them, by a pattern."""
+    return any(_BY_PATTERN.search(plan) for plan in _plans(spark, condition, columns)[:2])
+
+
+def _plans(spark: SparkSession, condition: str, columns: Mapping[str, str]) -> tuple[str, str, bool]:
+    """Return a condition's analyzed and optimized plan, and whether constants are as they were written."""
     unknown = [
         f"if(rand() < 2, NULL, CAST(NULL AS {type_})) AS {quoted(name)}" for name, type_ in columns.items()
     ]
@@ -46,8 +63,7 @@ def why_unstable(spark: SparkSession, condition: str, columns: Mapping[str, str]
     sql = f"SELECT 1 FROM (SELECT 1 AS {CDC}) JOIN ({rows}) ON (\n{condition}\n)"
     _ = spark.sql(sql).schema  # analyzes it; EXPLAIN would print the error in the plan's place
     with unfolded_settings(spark) as unfolded:
-        analyzed, optimized = analyzed_and_optimized(spark, sql)
-    return why_unstable_in(analyzed, optimized if unfolded else f"{optimized}\n{analyzed}", columns)
+        return *analyzed_and_optimized(spark, sql), unfolded
 
 
 def why_unstable_in(analyzed: str, optimized: str, columns: Mapping[str, str]) -> str | None:

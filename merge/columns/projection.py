@@ -64,10 +64,10 @@ from connector.landing.column_names import ColumnNames
 from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
-from merge.columns.condition import why_unstable
+from merge.columns.condition import uses_patterns, why_unstable
 from merge.columns.masks import masked
 from merge.columns.other_names import other_names
-from merge.spark.session_settings import judging_settings
+from merge.spark.session_settings import FORMER, PARSER, get_setting, judging_settings
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
@@ -218,11 +218,17 @@ class Projection:
             return events
         if self.settings.where is None:
             return self._frame(events, landed)
-        with judging_settings(events.sparkSession):
+        spark = events.sparkSession
+        is_former = (get_setting(spark, PARSER) or "").upper() == FORMER
+        with judging_settings(spark):
             known = folded(column.name for column in landed.columns)
             added = (column for column in newest.columns if fold(column.name) not in known)
             nulls = (F.lit(None).cast(data_type(column.type)).alias(column.name) for column in added)
-            return self._frame(events.select("*", *nulls), landed)
+            events = events.select("*", *nulls)
+            framed = self._frame(events, landed)
+            if is_former:
+                self._require_no_patterns(events, self.settings.where)
+            return framed
 
     def _frame(self, events: DataFrame, landed: TableSchema) -> DataFrame:
         cdc, alive = self._judged(events, landed)
@@ -291,6 +297,17 @@ class Projection:
                 " (opens_at > '12:30'), or make timestamps by a pattern (to_timestamp(opens_at, 'HH:mm'))",
             )
         _STABLE.add(judged)
+
+    def _require_no_patterns(self, events: DataFrame, where: str) -> None:
+        """Refuse a condition that a caller's session would evaluate otherwise than merges do."""
+        types = {f.name: f.dataType.simpleString() for f in events.schema.fields if f.name != CDC}
+        if uses_patterns(events.sparkSession, where, {name: types[name] for name in _may_name(where, types)}):
+            raise TableError(
+                self.table,
+                f"{PARSER} is {FORMER} in this session: a where with a pattern of times could hold of other"
+                " rows than in merges",
+                hint=f'spark.conf.unset("{PARSER}")',
+            )
 
     def _unless_undecided(self, op: Column, landed: TableSchema) -> Column:
         """Return `op`, but fail on an event that lacks a column of the condition.

@@ -96,6 +96,12 @@ UNFOLDED = {
 CROSSED = {"spark.sql.crossJoin.enabled": "true"}
 """Have Spark optimize a join whose condition is of one side alone, though a session refuses such queries."""
 
+PARSER = "spark.sql.legacy.timeParserPolicy"
+"""Unlike other settings, it counts when an expression is evaluated, not when it is analyzed."""
+
+FORMER = "LEGACY"
+"""The value of `PARSER` by which patterns are read leniently, and some otherwise."""
+
 MEANING = (
     "spark.sql.legacy.",
     "spark.sql.ansi.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException
 
-from merge.columns.condition import why_unstable
+from merge.columns.condition import uses_patterns, why_unstable
 from merge.spark.session_settings import judging_settings
 
 if TYPE_CHECKING:
@@ -50,6 +50,18 @@ OF_TODAY = (
     "opens_at - INTERVAL 1 HOUR > '2026'",
     "coalesce(at, at) BETWEEN opens_at AND '2026-01-01'",
     "CAST(if(n = 1, '08:00', '12:30') AS timestamp) < at",
+)
+
+BY_PATTERN = (
+    "to_timestamp(opens_at, 'HH:mm') < at",
+    "try_to_timestamp(opens_at, 'HH:mm') < at",
+    "to_date(opens_at, 'd.M.yyyy') < day",
+    "unix_timestamp(opens_at, 'HH:mm') > 0",
+    "to_unix_timestamp(opens_at, 'HH:mm') > 0",
+    "from_unixtime(n) > '2026'",
+    "date_format(at, 'yyyy') = '2026'",
+    "from_json(opens_at, 'a date').a < day",
+    "to_json(struct(at)) > ''",
 )
 
 OF_THE_USER = ("opens_at = user", "opens_at = CURRENT_USER", "opens_at = session_user")
@@ -95,7 +107,9 @@ def test_conditions_that_depend_on_the_day_or_the_user_of_a_merge_are_found(spar
         own = why_unstable(spark, "opens_at = user", COLUMNS | {"user": "string"})
         with pytest.raises(AnalysisException, match="deterministic"):
             why_unstable(spark, "n > 1 AND uuid() > opens_at", COLUMNS)
+        by_pattern = {each for each in BY_PATTERN if uses_patterns(spark, each, COLUMNS)}
+        by_pattern |= {each for each in STABLE[:14] if uses_patterns(spark, each, COLUMNS)}
     wrong = {each for each in OF_TODAY if "today" not in (found[each] or "")}
     wrong |= {each for each in OF_THE_USER if "current_user" not in (found[each] or "")}
     wrong |= {each for each in STABLE if found[each] is not None}
-    assert (wrong, own) == (set(), None)
+    assert (wrong, own, by_pattern) == (set(), None, {*BY_PATTERN})

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from connector.errors import ConfigurationError
+from connector.errors import ConfigurationError, TableError
 from connector.schema import Column, TableSchema
 from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
@@ -159,6 +159,9 @@ def test_a_condition_holds_of_the_same_rows_whatever_the_callers_session_is_set_
         spark.conf.set(setting, value)
     try:
         assert [row["id"] for row in live(spark, zone.config, T).collect()] == [1]
+        by_pattern = {"where": "to_date(tags[0], 'yyyy-MM-dd') < '2026-01-01'"}
+        with pytest.raises(TableError, match="timeParserPolicy is LEGACY in this session"):
+            live(spark, config_of(str(tmp_path / "landing"), str(tmp_path), public__orders=by_pattern), T)
         assert zone.merge().exact
         assert zone.rows("id") == [(1,)]
         assert [found for found in seen if found != JUDGED] == []
