@@ -226,7 +226,10 @@ def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_fi
 
 @pytest.mark.parametrize(
     ("kind", "module", "name"),
-    [("history", history_job, "apply_versions"), ("changes", changes_job, "append_changes")],
+    [
+        ("history", history_job, "apply_versions"),
+        pytest.param("changes", changes_job, "append_changes", marks=pytest.mark.soak),
+    ],
 )
 def test_so_a_shape_is_refused_until_it_is_dropped_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, name: str

@@ -205,7 +205,7 @@ def test_a_shape_that_others_have_changed_is_neither_continued_nor_begun_again(
     monkeypatch.setattr(shape_job, "read_state", lambda *_: Mock(id="id"))
     monkeypatch.setattr(shape_job, "check_owner", lambda *_: None)
     restored = Mock(why_broken="it was restored", manifest=3, last=None)
-    monkeypatch.setattr(shape_job, "read_commits", lambda *_: restored)
+    monkeypatch.setattr(shape_job, "read_commits", lambda *_, **__: restored)
     with pytest.raises(TableError, match=r"no longer the .* that we merged: it was restored") as caught:
         job_of(kind, Typed()).merge(Frontier(3, 7, "id"))
     assert "copy what you need, then drop" in str(caught.value.hint)
