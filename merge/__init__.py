@@ -18,6 +18,7 @@ from merge.lake.control_table import cuts
 from merge.proof.comparison import TableVerification
 from merge.proof.differences import recorded_differences
 from merge.proof.explanation import Explanation, explain, explain_row
+from merge.proof.lake_sums import LakeSums
 from merge.proof.rebuilding import rebuild
 from merge.proof.verification import Verification, verify
 from merge.queries import as_of, live
@@ -29,6 +30,7 @@ from merge.views.listing import ViewState, refresh_views, view_states
 
 __all__ = [
     "Explanation",
+    "LakeSums",
     "MergeReport",
     "TableProgress",
     "TableReport",

@@ -358,6 +358,18 @@ def landed_after(
     return found
 
 
+def landed_between(table: TableName, manifests: Manifests, after: int, upto: int) -> list[LandedFile] | None:
+    """List a table's files in the manifests from `after` (exclusive) to `upto` (inclusive).
+
+    None if `after` is within a compacted block: its files no longer tell what landed in which manifest.
+    """
+    news = [manifests.get(number) for number in range(after + 1, upto + 1)]
+    if any(manifest.compacted and manifest.compacted.first <= after for manifest in news):
+        return None
+    landed = Landed(table, news)
+    return [file for manifest in news for file in landed.files(manifest)]
+
+
 def _last_sweep(table: TableName, news: Sequence[Manifest], manifests: Manifests) -> Sweep | None:
     """Return the sweep of the last full dump that ends in `news`; earlier ones find no more ghosts."""
     first, last = news[0].number, news[-1].number

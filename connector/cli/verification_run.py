@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -183,10 +184,17 @@ class VerificationRun:
         request = request_dump(
             self.view, list(names), where, keys, verify=True, checksums=checksums, ranges=ranges
         )
-        dumps = self._await(request)
+        sums = self._lake_sums() if checksums else None
+        dumps = self._await(request, sums)
         if not checksums and all(dump.state != "complete" for dump in dumps):
             raise RequestError("; ".join(f"{dump.table}: {dump.error}" for dump in dumps))
-        return self._compare_read(request, tables, where=where, ranges=ranges)
+        return self._compare_read(request, tables, where=where, ranges=ranges, sums=sums)
+
+    def _lake_sums(self) -> Any:
+        """Return what computes the lake's checksums while the agent has the database compute its own."""
+        from merge import LakeSums
+
+        return LakeSums(self.config, self._merge, self.stop.event)
 
     def _merge(self) -> None:
         """Merge what has landed so far."""
@@ -213,13 +221,14 @@ class VerificationRun:
             **wanted,
         )
 
-    def _await(self, request: str) -> list[DumpState]:
-        """Wait until the agent has done what a request asks for; Spark starts meanwhile."""
+    def _await(self, request: str, sums: Any = None) -> list[DumpState]:
+        """Wait until the agent has done what a request asks for; Spark starts and sums the lake meanwhile."""
         from connector.control.verifications import await_dumps
 
         try:
-            _ = self.spark
-            found = await_dumps(self.view, request, self.shown, self.stop.event)
+            spark = self.spark
+            options = () if sums is None else (partial(sums.compute, spark),)
+            found = await_dumps(self.view, request, self.shown, self.stop.event, *options)
             self._exit_if_stopped()
         except (KeyboardInterrupt, SystemExit, typer.Exit, PreconditionError):
             err.print(f"the agent keeps reading; to stop that: deltatide cancel {escape(request)}")

@@ -42,10 +42,17 @@ def require_agent(view: SourceView) -> None:
         )
 
 
-def await_dumps(view: SourceView, request: str, progress: Progress, stop: threading.Event) -> list[DumpState]:
+def await_dumps(
+    view: SourceView,
+    request: str,
+    progress: Progress,
+    stop: threading.Event,
+    meanwhile: Callable[[Sequence[DumpState]], object] = lambda _: None,
+) -> list[DumpState]:
     """Wait until the dumps of a request have ended, and those that their tables need to be whole.
 
-    Without the latter, a comparison would show what is about to be repaired. Returns those of the request's
+    Without the latter, a comparison would show what is about to be repaired. `meanwhile`: called with the
+    request's dumps between two looks, for as long as it likes. Returns those of the request's
     dumps that manifests list, failed ones included; none once `stop` is set. `RequestError` if the agent
     rejects the request, or if so many dumps have ended meanwhile that manifests no longer list any of its.
     """
@@ -60,6 +67,7 @@ def await_dumps(view: SourceView, request: str, progress: Progress, stop: thread
                 if not left:
                     return ours
                 progress(*_progress(ours, left, manifest))
+                meanwhile(ours)
             elif (why := rejection_of(view.store, request)) is not None:
                 raise RequestError(f"the agent rejected request {request}: {why}")
             elif seen or taken:

@@ -10,8 +10,13 @@ is a *suspect*. That says nothing about its rows, which are then read and compar
 L covers all chunks, not just those that returned a part of the bucket: a chunk whose part had no rows returns
 nothing, and an insert after its snapshot must still make the bucket a suspect.
 
-If events have landed since, an equal sum is no proof: the lake may have missed all of them. A row with
-`_cdc.raw` makes its bucket a suspect, since Spark has no text for it.
+If events have landed since, an equal sum is no proof: the lake may have missed all of them.
+
+The lake's checksums may be of an earlier cut (`merge.proof.lake_sums`). Then a bucket of which anything has
+landed since that cut is a suspect, too. Any other has the same rows in the source at L, at the end of the
+reading, and at that cut, as of which it is proven equal.
+
+A row with `_cdc.raw` makes its bucket a suspect, since Spark has no text for it.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ from connector.checksums.definition import (
     bucket_schema,
 )
 from connector.landing.format import CDC
+from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import TableName
 from merge.landing_zone import LandingZone
@@ -78,24 +84,36 @@ class Bucket:
     total: int | None
 
 
-def unproven_ranges(landing: LandingZone, both: Sides, bits: int) -> list[KeyEnds] | None:
+LakeBuckets = Mapping[int | None, Bucket]
+"""Of the lake; rows without a key are in None."""
+
+
+def unproven_ranges(
+    landing: LandingZone, both: Sides, bits: int, lake: LakeBuckets | None = None
+) -> list[KeyEnds] | None:
     """Return ranges of the first key column that cover all buckets not proven equal.
 
-    None to read the whole table as rows: most of it is not proven equal, it has rows without a key, or its
-    layout has changed since.
+    `lake`: the lake's checksums, if they are known. None to read the whole table as rows: most of it is not
+    proven equal, it has rows without a key, or its layout has changed since.
     """
     key, columns = both.layout.key[0], both.checked_columns
     read, layouts = read_buckets(landing.events(both.read, both.schemas, BUCKETS))
-    lake = lake_buckets(both.actual, columns, key, bits)
+    lake = lake_buckets(both.actual, columns, key, bits) if lake is None else lake
     ours = {bucket: found for bucket, found in lake.items() if bucket is not None}
     if layouts - {both.newest.id} or len(ours) < len(lake):
         return None
-    events = landing.events(both.plan.again, both.schemas, {key: columns[key]})
-    touched = touched_buckets(events, key, columns[key], bits)
+
+    def touched_by(files: Sequence[LandedFile]) -> dict[int, Position]:
+        if not files:
+            return {}
+        events = landing.events(files, both.schemas, {key: columns[key]})
+        return touched_buckets(events, key, columns[key], bits)
+
     rows = {
         bucket: max(side[bucket].rows for side in (read, ours) if bucket in side) for bucket in {*read, *ours}
     }
-    return ranges_of(suspects(read, ours, touched, both.plan.low), rows, bits, columns[key])
+    found = suspects(read, ours, touched_by(both.plan.again), both.plan.low)
+    return ranges_of(found | touched_by(both.fresh).keys(), rows, bits, columns[key])
 
 
 def read_buckets(events: DataFrame) -> tuple[dict[int, Bucket], set[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property, reduce
@@ -110,7 +110,7 @@ class Sides:
     as far as it is known before comparing. `projected`: the lake has only some of the table's columns and
     rows, or masks them (`merge.columns.projection`); both sides are then limited to these. `before`: the
     layout as of the last manifest before the dump, if the table had one. `lake_bytes`: the Delta
-    table's size.
+    table's size. `fresh`: what has landed after the manifest of the lake's version, up to the plan's.
     """
 
     read: tuple[LandedFile, ...]
@@ -122,14 +122,12 @@ class Sides:
     projected: bool = False
     before: TableSchema | None = None
     lake_bytes: int = 0
+    fresh: tuple[LandedFile, ...] = ()
 
     @cached_property
     def layout(self) -> TargetLayout:
         """Return the layout for comparing rows: the Delta table's columns, and any that it lacks."""
-        known = {f.name: f.dataType.simpleString() for f in self.lake.schema.fields if f.name != CDC}
-        names = {fold(name) for name in known}
-        more = {column.name: column.type for column in self.newest.columns if fold(column.name) not in names}
-        return TargetLayout.of({**known, **more}, self.plan.state.key, self.newest)
+        return compared_layout(self.lake, self.newest, self.plan.state.key)
 
     @property
     def compared(self) -> list[str]:
@@ -159,8 +157,7 @@ class Sides:
     @property
     def checked_columns(self) -> dict[str, str]:
         """Return the columns that have checksums, in order: names in the lake, with types."""
-        named = {fold(name): name for name in self.layout.columns}
-        return {named[fold(column.name)]: column.type for column in self.newest.columns}
+        return checked_columns(self.layout, self.newest)
 
     def why_unchecked(self, dump: DumpState) -> str | None:
         """Return why checksums can't be compared; None if they can."""
@@ -172,9 +169,28 @@ class Sides:
             return "it was dumped in full meanwhile"
         if self.plan.truncates:
             return "it was truncated meanwhile"
-        types = {f.name: f.dataType.simpleString() for f in self.lake.schema.fields}
-        wrong = [name for name, type_ in self.checked_columns.items() if types.get(name) != type_]
+        wrong = unlike(self.lake, self.checked_columns)
         return f"the lake lacks column {wrong[0]}, or has it with another type" if wrong else None
+
+
+def compared_layout(lake: DataFrame, newest: TableSchema, key: Sequence[str]) -> TargetLayout:
+    """Return a Delta table's columns, and those of the newest layout that it lacks."""
+    known = {f.name: f.dataType.simpleString() for f in lake.schema.fields if f.name != CDC}
+    names = {fold(name) for name in known}
+    more = {column.name: column.type for column in newest.columns if fold(column.name) not in names}
+    return TargetLayout.of({**known, **more}, key, newest)
+
+
+def checked_columns(layout: TargetLayout, newest: TableSchema) -> dict[str, str]:
+    """Return the columns that have checksums, in order: names in the lake, with types."""
+    named = {fold(name): name for name in layout.columns}
+    return {named[fold(column.name)]: column.type for column in newest.columns}
+
+
+def unlike(lake: DataFrame, columns: Mapping[str, str]) -> list[str]:
+    """Return the columns that a Delta table lacks, or has with another type."""
+    types = {f.name: f.dataType.simpleString() for f in lake.schema.fields}
+    return [name for name, type_ in columns.items() if types.get(name) != type_]
 
 
 def within(column: Column, ranges: Sequence[KeyEnds]) -> Column:

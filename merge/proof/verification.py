@@ -40,15 +40,16 @@ What else is compared, or not (for values see `merge.proof.differences`):
   what people read; the next merge that has changes of it rebuilds it (`merge.lake.commits`).
 
 A verification by checksums compares checksums computed by the database, and names the key ranges that they
-did not prove equal (`merge.proof.checksums`). These are then read and compared as rows.
+did not prove equal (`merge.proof.checksums`). These are then read and compared as rows. The lake's checksums
+may be computed before, while the database computes its own (`merge.proof.lake_sums`).
 """
 
 from __future__ import annotations
 
-import shlex
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -60,9 +61,7 @@ from connector.landing.manifest import DumpState, Manifest, TableState
 from connector.schema import TableName, TableSchema
 from merge.change_set import changes
 from merge.keys import TargetLayout, key_text, same_rows
-from merge.lake.commits import read_commits
 from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, first_line, without_values
-from merge.lake.target import Target, TargetState, check_owner, read_state
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE
@@ -80,7 +79,8 @@ from merge.proof.differences import (
     record_and_count,
     requestable,
 )
-from merge.proof.opened_lake import OpenedLake, opened, settled
+from merge.proof.lake_sums import LakeSums, TableSums
+from merge.proof.opened_lake import ComparedVersion, OpenedLake, opened, settled
 from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
 from merge.spark.unreachable import explain
 from merge.sql_formatting import quoted
@@ -142,30 +142,40 @@ def verify(
     tables: Collection[TableName] = (),
     progress: Progress | None = None,
     merge: Callable[[], object] | None = None,
+    sums: LakeSums | None = None,
 ) -> Verification:
     """Compare the tables that the agent has read for a request with `verify`, as of their newest cut.
 
     A table of which nothing has landed since that cut is compared as of the manifest that finished the
     reading. `merge`: called first if another table is not merged that far; by default, it gets an error.
-    `request`: its id. `tables`: the tables that it names. Manifests list only recently ended dumps; a table
-    whose dump is no longer listed gets an error. `where`: its condition, if any, to look for `suspects`.
-    `ranges`: the ranges that it names; without them, rows that only the lake has are not found. Differences
-    are durable on return (`merge.proof.differences`). The result includes tables that can't be compared: the
-    dump failed or has not ended, or the lake is not merged that far (merge, then call this again). Raises
-    errors that affect all tables, and `ConfigurationError` if the landing zone has no such verification.
+    `sums`: checksums of the lake that are known. With these, a table is compared as of their cut, merged
+    further or not. `request`: its id. `tables`: the tables that it names. Manifests list only recently ended
+    dumps; a table whose dump is no longer listed gets an error. `where`: its condition, if any, to look for
+    `suspects`. `ranges`: the ranges that it names; without them, rows that only the lake has are not found.
+    Differences are durable on return (`merge.proof.differences`). The result includes tables that can't be
+    compared: the dump failed or has not ended, or the lake is not merged that far (merge, then call this
+    again). Raises errors that affect all tables, and `ConfigurationError` if the landing zone has no such
+    verification.
     """
+    compared = partial(
+        compare, request=request, where=where, ranges=ranges, tables=tables, progress=progress, sums=sums
+    )
     with opened(spark, config) as lake:
-        if merge is None or not _is_behind(lake, request):
-            return compare(lake, request, where=where, ranges=ranges, tables=tables, progress=progress)
+        if merge is None or not _is_behind(lake, request, sums):
+            return compared(lake)
     merge()
     with opened(spark, config) as lake:
-        return compare(lake, request, where=where, ranges=ranges, tables=tables, progress=progress)
+        return compared(lake)
 
 
-def _is_behind(lake: OpenedLake, request: str) -> bool:
-    """Return whether a table that was read for a request is not merged that far."""
+def _is_behind(lake: OpenedLake, request: str, sums: LakeSums | None) -> bool:
+    """Return whether a table that was read for a request is not merged that far, nor summed."""
     read = (dump for dump in _dumps_of(lake.newest, request) if dump.state == "complete")
-    return any(lake.frontier(dump).manifest < (dump.finished_in or 0) for dump in read)
+    return any(
+        lake.frontier(dump).manifest < (dump.finished_in or 0)
+        and (sums is None or sums.usable(lake, dump) is None)
+        for dump in read
+    )
 
 
 def compare(
@@ -176,11 +186,12 @@ def compare(
     ranges: Sequence[KeyEnds] | None = None,
     tables: Collection[TableName] = (),
     progress: Progress | None = None,
+    sums: LakeSums | None = None,
 ) -> Verification:
     """Compare like `verify`, in the session of an opened lake."""
     dumps = _dumps_of(lake.newest, request)
     lake.frontiers.check(lake.landing, lake.landing.first_kept)
-    run = _Run(lake.spark, lake.config, lake.landing, lake, where, ranges)
+    run = _Run(lake.spark, lake.config, lake.landing, lake, where, ranges, sums)
     compared = []
     for done, dump in enumerate(dumps):
         (progress or (lambda *_: None))(done, len(dumps), str(dump.table))
@@ -210,6 +221,7 @@ class _Run:
     lake: OpenedLake
     where: str | None
     ranges: Sequence[KeyEnds] | None
+    sums: LakeSums | None
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def verify(self, dump: DumpState) -> TableVerification:
@@ -292,39 +304,47 @@ class _Run:
 
     def _check(self, dump: DumpState) -> TableVerification:
         """Compare the checksums that the database computed."""
-        both = self._open(dump)
-        checked = replace(both.verified, checked=dump.rows, checked_at=both.plan.upto)
+        summed = None if self.sums is None else self.sums.usable(self.lake, dump)
+        both = self._open(dump, summed)
+        checked = replace(both.verified, checked=dump.rows, checked_at=both.verified.manifest)
         if why := both.why_unchecked(dump):
             return replace(checked, unproven=None, by_rows=why)
+        known = summed is not None and summed.columns == both.checked_columns
+        lake = summed.buckets if summed is not None and known else None
         with applied_settings(self.spark, TEXTS if self._are_few(dump, both) else TEXTS | COMPILED):
-            ranges = unproven_ranges(self.landing, both, dump.bits or 0)
+            ranges = unproven_ranges(self.landing, both, dump.bits or 0, lake)
         why = "most of it differs, or has changed meanwhile" if ranges is None else None
         return replace(checked, unproven=ranges, by_rows=why)
 
-    def _open(self, dump: DumpState) -> Sides:
-        """Return both sides: what a dump has read, and the lake's table to compare it with."""
-        target = self._target_of(dump)
-        state, version, upto, note = self._version(target, dump)
+    def _open(self, dump: DumpState, summed: TableSums | None = None) -> Sides:
+        """Return both sides: what a dump has read, and the lake's table to compare it with.
+
+        `summed`: its version whose checksums are known; that may be of before the dump's end.
+        """
+        at = self._version(dump) if summed is None else summed.at
+        fresh = () if summed is None else summed.fresh
+        upto = max(at.manifest, dump.finished_in or 0)
         self.landing.check_end(upto)
         self.landing.load(max(1, dump.started_in - 1), upto)
         plan = plan_verification(dump, self.landing, upto)
-        schemas = self.landing.schemas((dump.table, id_) for id_ in plan.all_schema_ids)
+        ids = [*plan.all_schema_ids, *(file.schema_id for file in fresh)]
+        schemas = self.landing.schemas((dump.table, id_) for id_ in dict.fromkeys(ids))
         self._require_landed(dump, plan)
         read, plan, newest = plan.files, plan.of_key(schemas), schemas[plan.schema_ids[0]]
-        lake = with_whole_filters(target.at(self.spark, version), state)
-        at = self.landing.get(upto)
+        lake = with_whole_filters(self.lake.targets[dump.table].at(self.spark, at.version), at.state)
+        manifest = self.landing.get(at.manifest)
         verified = TableVerification(
             dump.table,
-            manifest=upto,
-            position=at.position_text,
-            version=version,
-            settled=settled(at, dump.table),
-            note=note,
+            manifest=manifest.number,
+            position=manifest.position_text,
+            version=at.version,
+            settled=settled(manifest, dump.table),
+            note=at.note,
             bytes=sum(file.bytes for file in read),
         )
         projected = self.landing.projection(dump.table) is not None
         before = self._layout_before(dump)
-        return Sides(read, plan, schemas, newest, lake, verified, projected, before, state.bytes)
+        return Sides(read, plan, schemas, newest, lake, verified, projected, before, at.state.bytes, fresh)
 
     def _layout_before(self, dump: DumpState) -> TableSchema | None:
         """Return a table's layout as of the last manifest before a dump; None if there is none."""
@@ -350,8 +370,8 @@ class _Run:
                 hint="verify again",
             )
 
-    def _target_of(self, dump: DumpState) -> Target:
-        """Return the Delta table to compare; `TableError` if it is behind the dump."""
+    def _version(self, dump: DumpState) -> ComparedVersion:
+        """Return the version of the Delta table to compare; `TableError` if it is behind the dump."""
         target = self.lake.targets.get(dump.table)
         if dump.state != "complete" or dump.finished_in is None:
             raise TableError(
@@ -369,24 +389,7 @@ class _Run:
                 f" and the source was read up to {dump.finished_in}",
                 hint="merge first: deltatide merge",
             )
-        return target
-
-    def _version(self, target: Target, dump: DumpState) -> tuple[TargetState, int, int, str | None]:
-        """Return a Delta table's state, the version to compare, its manifest, and why others' is compared."""
-        frontier, upto = self.lake.frontiers.of(dump.table), self.lake.frontier(dump).manifest
-        state = read_state(self.spark, target)
-        if state is None or state.id != frontier.id or frontier.version is None:
-            raise TableError(
-                target.table,
-                f"{target.name} was dropped or replaced after the last cut",
-                hint="rebuild it from the landing zone: deltatide rebuild " + shlex.quote(str(target.table)),
-            )
-        key = self.landing.get(upto).tables[target.table].key
-        check_owner(state, target, self.config.source.name, key)
-        commits = read_commits(self.spark, target, self.config.source.name, frontier, id_=state.id)
-        if commits.why_broken is None:
-            return state, frontier.version, upto, None
-        return state, commits.newest, max(upto, commits.manifest or 0), commits.why_broken
+        return self.lake.version_of(target, frontier.manifest)
 
 
 def _reason(state: TableState) -> str | None:

@@ -66,8 +66,12 @@ def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
             )
         landed.commit(1)
 
-    (found,) = await_dumps(view, "dump-1", progress, stop)
+    meanwhile: list[str] = []
+    (found,) = await_dumps(
+        view, "dump-1", progress, stop, lambda dumps: meanwhile.extend(d.state for d in dumps)
+    )
     assert found.state == "complete"
+    assert meanwhile == ["running", "complete"], "both times, another dump was waited for"
     assert seen == [
         (70, 100, f"{T}: running, 7 rows read"),
         (100, 100, f"{T} (repair): running, 0 rows read"),

@@ -119,7 +119,7 @@ def test_what_a_repair_leaves_has_a_hint_that_leads_out(
     assert not run.equal
 
 
-def test_spark_starts_while_the_agent_reads(
+def test_spark_starts_and_sums_the_lake_while_the_agent_reads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done: list[str] = []
@@ -140,12 +140,21 @@ def test_spark_starts_while_the_agent_reads(
     monkeypatch.setattr(verification_run, "stopping", started)
     monkeypatch.setattr(source_view, "captured_name", lambda name, _: name)
     monkeypatch.setattr(dump_requests, "request_dump", lambda *_, **__: done.append("asked") or "7")
-    monkeypatch.setattr(verifications, "await_dumps", lambda *_: done.append("read") or [])
+
+    def read(*arguments: Any) -> list[Any]:
+        arguments[-1](["a dump"])
+        done.append("read")
+        return []
+
+    monkeypatch.setattr(verifications, "await_dumps", read)
+    monkeypatch.setattr("merge.LakeSums.compute", lambda _, spark, dumps: done.append(f"{dumps} summed"))
     run = verification_run.VerificationRun(Mock(), Mock(), Mock(), ExitStack())
     monkeypatch.setattr(run, "_merge", lambda: done.append("merged"))
     monkeypatch.setattr("merge.verify", compared)
     run.verify_checksums([str(ORDERS)])
-    assert done == ["asked", "Spark", "read", "compared", "merged, for the lake was behind"]
+    assert done == [
+        "asked", "Spark", "['a dump'] summed", "read", "compared", "merged, for the lake was behind"
+    ]  # fmt: skip
     done.append("no Java")
     run = verification_run.VerificationRun(Mock(), Mock(), Mock(), ExitStack())
     with pytest.raises(PreconditionError):

@@ -6,20 +6,24 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from connector.capture.dumps import workers as dump_workers
 from connector.checksums.definition import BUCKET, LAYOUT, ROWS, SUM, bits_of, sums_of
-from connector.landing.manifest import DumpState
+from connector.landing.manifest import DumpState, Manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.position import Position
 from connector.schema import TableName
 from connector.source import Chunk, KeyRange
 from connector.testing.memory_store import MemoryStore
 from connector.testing.memory_tables import MemoryTables
+from merge.lake.control_table import Frontier, Frontiers
 from merge.proof.checksums import MOST_RANGES, RANGE_ROWS, Bucket, ranges_of, suspects
+from merge.proof.lake_sums import LakeSums, TableSums
+from merge.proof.opened_lake import ComparedVersion
 from tests.support.agent.agents import Agent, ask, dump_of, insert, shop
 from tests.support.agent.killed_agents import verified_through_kills
 from tests.support.landing.cuts import manifests_in, read_events
@@ -54,6 +58,45 @@ def test_a_bucket_that_is_not_suspect_is_equal_whatever_the_lake_missed(
         found = suspects(read, buckets_of(database, lake), touched, low)
         for bucket in {key[0] >> BITS for key in lake.keys() | truth.keys()} - found:
             assert in_bucket(lake, bucket) == in_bucket(truth, bucket)
+    assert_proven_at_earlier_cuts(database, store, dump, chance)
+
+
+def assert_proven_at_earlier_cuts(
+    database: Any, store: MemoryStore, dump: DumpState, chance: random.Random
+) -> None:
+    """Check what is proven of a lake that was summed at an earlier cut, before or amid the reading."""
+    manifests = {manifest.number: manifest for manifest in manifests_in(store)}
+    read, touched, _ = landed(store, dump, upto=dump.finished_in)
+    low = Position.of_chunk(dump.epoch, dump.low or 0, dump.number)
+    for at in [m for m in manifests.values() if m.number < (dump.finished_in or 0)]:
+        summed = sums_at(at).usable(lake_of(manifests), dump)
+        if summed is None:
+            continue
+        fresh = {e.key[0] >> BITS for file in summed.fresh for e in read_events(store, file) if e.key}
+        truth = database.state_at(at.position)["public.items"]
+        quiet = {key[0] >> BITS for key in truth} - fresh - {b for b, last in touched.items() if last > low}
+        assert not quiet & suspects(read, buckets_of(database, truth), touched, low)
+        for _ in range(20):
+            lake = damaged(truth, truth, chance)
+            found = suspects(read, buckets_of(database, lake), touched, low) | fresh
+            for bucket in {key[0] >> BITS for key in lake.keys() | truth.keys()} - found:
+                assert in_bucket(lake, bucket) == in_bucket(truth, bucket)
+
+
+def sums_at(at: Manifest) -> LakeSums:
+    """Return the lake's checksums as if summed at a manifest; the buckets themselves are the caller's."""
+    nothing: Any = None
+    state: Any = SimpleNamespace(id="its id")
+    schema_id = at.tables[ITEMS].schema_id if ITEMS in at.tables else None
+    known = TableSums(ComparedVersion(state, 1, at.number), schema_id or "", {}, BITS, {})
+    return LakeSums(nothing, nothing, nothing, {ITEMS: known})
+
+
+def lake_of(manifests: dict[int, Manifest]) -> Any:
+    """Return what `LakeSums.usable` asks of an opened lake."""
+    landing = SimpleNamespace(get=manifests.__getitem__, load=lambda *_: None)
+    frontiers = Frontiers(by_table={ITEMS: Frontier(1, 1, "its id")})
+    return SimpleNamespace(landing=landing, targets={ITEMS: ...}, frontiers=frontiers)
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -95,13 +138,13 @@ def test_an_event_between_the_chunks_of_a_bucket_makes_it_suspect_though_one_of_
 
 
 def landed(
-    store: MemoryStore, dump: DumpState, bits: int = BITS
+    store: MemoryStore, dump: DumpState, bits: int = BITS, upto: int | None = None
 ) -> tuple[dict[int, Bucket], dict[int, Position], Position | None]:
-    """What the database computed, the last event of each bucket, and the last truncate."""
+    """What the database computed, the last event of each bucket up to a manifest, and the last truncate."""
     read: dict[int, Bucket] = {}
     touched: dict[int, Position] = {}
     truncated = None
-    for manifest in manifests_in(store):
+    for manifest in manifests_in(store)[:upto]:
         for file in (f for f in manifest.files if f.dump == dump.id and manifest.number >= dump.started_in):
             for event in read_events(store, file):
                 values = event.columns
