@@ -108,7 +108,6 @@ def test_each_type_is_proven_equal_and_each_planted_difference_is_found_among_fe
     row = {**ROWS[-1], "text": "new"}
     again = [Event("update", lsn, 1, {**row, "id": id_}) for lsn, id_ in ((18, 37), (30, 38))]
     landed.commit(35, [landed.log(TYPED, again), landed.log(TYPED, [Event("delete", 31, 1, {"id": 39})])])
-    assert verify(spark, config, "dump-2", sums=sums).equal, "as of manifest 1, it still is"
     assert not merge_once(spark, config).failed
     (table,) = verify(spark, config, "dump-2").tables
     assert table.unproven == [(36, 39)], "37 differs from what was read, 38 and 39 may have changed since"
