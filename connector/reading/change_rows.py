@@ -25,6 +25,9 @@ from connector.schema import TableName, TableSchema, fold
 from connector.store.protocol import Store
 from connector.store.read_ahead import read_ahead
 
+GATHERED_BYTES = 1 << 20
+"""From this size on, rows are returned."""
+
 
 def read_layout(store: Store, table: TableName, id_: str) -> TableSchema:
     """Read one of a table's layouts; `TableError` if it is gone."""
@@ -40,9 +43,28 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read the events of parts, whose layouts are given by id, as the columns of `wanted` and `_cdc`.
 
-    Of a file's events at the same position, only the first is returned. Small files are read several at once.
+    Of a file's events at the same position, only the first is returned. Small files are read several at once,
+    and their rows are returned together: each batch costs whoever takes it as much as hundreds of rows.
     `TableError` if a file differs from what its manifest says.
     """
+    gathered, size = list[pa.Table](), 0
+    for table in _tables(store, parts, layouts, wanted):
+        gathered.append(table)
+        size += table.nbytes
+        if size >= GATHERED_BYTES:
+            yield from _joined(gathered)
+            gathered, size = [], 0
+    yield from _joined(gathered)
+
+
+def _joined(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+    if tables:
+        yield from (tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()).to_batches()
+
+
+def _tables(
+    store: Store, parts: Sequence[Part], layouts: Mapping[str, TableSchema], wanted: TableSchema
+) -> Iterator[pa.Table]:
     contents = read_ahead(store.read, [part.file.path for part in parts])
     for part, data in zip(parts, contents, strict=True):
         try:
@@ -55,16 +77,14 @@ def read_rows(
             ) from error
 
 
-def _rows_of(
-    part: Part, data: bytes | None, landed: TableSchema, wanted: TableSchema
-) -> Iterator[pa.RecordBatch]:
+def _rows_of(part: Part, data: bytes | None, landed: TableSchema, wanted: TableSchema) -> Iterator[pa.Table]:
     after = part.after
     for batch in batches_of(landed, part.file, data):
         table = batch.table
         if after is not None:
             keep, after = _counting(table[CDC].combine_chunks(), after, part.upto)
             table = table if keep is None else table.filter(pa.array(keep))
-        yield from _as_wanted(table, landed, wanted).to_batches()
+        yield _as_wanted(table, landed, wanted)
 
 
 def _counting(

@@ -19,6 +19,7 @@ from connector.landing.format import CDC, RETENTION, manifest_path
 from connector.landing.manifest_object import Retained
 from connector.maintenance.compaction import compact
 from connector.position import Position
+from connector.reading import change_rows
 from connector.reading.landed_manifests import AsOf
 from connector.schema import TableName, TableSchema
 from merge.plan import Manifests, plan_table
@@ -86,6 +87,15 @@ def test_what_landed_after_the_cut_before_the_newest_is_read_up_to_the_newest_ma
     assert zone.positions(zone.state(1, 2, merged=2)) == [(15, "insert"), (25, "insert")]
     assert zone.positions(zone.state(3, 3, merged=3)) == []
     assert zone.positions(zone.state()) == [(5, "insert"), (15, "insert"), (25, "insert")]
+
+
+def test_rows_of_small_files_come_together(zone: Zone, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2, 3):
+        zone.log(10 * number, insert(10 * number - 5, number))
+    parts = [pa.RecordBatch.from_pylist([{"state": row}]) for row in zone.state()]
+    assert [batch.num_rows for batch in zone.pending.events(parts)] == [3]
+    monkeypatch.setattr(change_rows, "GATHERED_BYTES", 1)
+    assert [batch.num_rows for batch in zone.pending.events(parts)] == [1, 1, 1]
 
 
 def test_what_retention_removed_is_not_asked_for_if_the_newest_cut_has_it(zone: Zone) -> None:
