@@ -221,7 +221,7 @@ class _Run:
     lake: OpenedLake
     where: str | None
     ranges: Sequence[KeyEnds] | None
-    sums: LakeSums | None
+    sums: LakeSums | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def verify(self, dump: DumpState) -> TableVerification:
