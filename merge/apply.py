@@ -56,7 +56,7 @@ from merge.lake.target import Target, TargetState
 from merge.lake.widened import WIDENED
 from merge.reconcile import TARGET_FIELDS
 from merge.spark.session_settings import applied_settings
-from merge.sql_formatting import listed, position, quoted, text
+from merge.sql_formatting import listed, numbered_struct, position, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -264,7 +264,7 @@ def tie(layout: TargetLayout, rules: Rules) -> str:
     raw, missing = "array_sort(map_entries({0}.raw))", "array_sort({0}.missing)"
     for fields, cdc in ((new, f"({values[CDC]})"), (old, "target._cdc")):
         fields += [raw.format(cdc), missing.format(cdc)]
-    differs = f"NOT (struct({', '.join(new)}) <=> struct({', '.join(old)}))"
+    differs = f"NOT ({numbered_struct(new)} <=> {numbered_struct(old)})"
     return f"{SAME} AND source._cdc.since IS NOT NULL AND {differs}"
 
 

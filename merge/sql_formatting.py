@@ -81,5 +81,10 @@ def position(alias: str) -> str:
 
 
 def position_literal(value: Position) -> str:
-    """Format a known position."""
-    return f"({value.epoch}, {value.lsn}L, {value.seq}L)"
+    """Format a known position; its fields have the names that Spark before 4 compares, too."""
+    return f"named_struct('epoch', {value.epoch}, 'lsn', {value.lsn}L, 'seq', {value.seq}L)"
+
+
+def numbered_struct(values: Iterable[str]) -> str:
+    """Format values as a struct with numbered fields: Spark 3.5 compares only structs of the same names."""
+    return f"named_struct({', '.join(f'{text(str(n))}, {value}' for n, value in enumerate(values))})"

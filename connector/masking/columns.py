@@ -162,12 +162,14 @@ class LandedColumns:
     def _values(
         self, source: TableSchema, values: Sequence[pa.Array], raw: pa.Array | None
     ) -> list[pa.Array]:
-        texts = None if raw is None or raw.null_count == len(raw) else raw.to_pylist(maps_as_pydicts="strict")
+        texts: list[dict[str, str]] | None = None
+        if raw is not None and raw.null_count < len(raw):
+            texts = [dict(pairs or ()) for pairs in raw.to_pylist()]
         landed = []
         for column, array in zip(source.columns, values, strict=True):
             mask = self.settings.mask_of(column.name)
             if mask is not None:
-                held = texts and [(texts_of or {}).get(column.name) for texts_of in texts]
+                held = None if texts is None else [texts_of.get(column.name) for texts_of in texts]
                 landed.append(masked(mask, array, held, self.salt))
             elif self.settings.selects(column.name):
                 landed.append(array)

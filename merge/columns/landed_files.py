@@ -50,7 +50,10 @@ def read_files(
     events = spark.read.options(**LANDED).schema(", ".join(ddl)).parquet(*paths)
     if not named:
         return events
-    file = events.metadataColumn("_metadata")["file_name"]
+    if hasattr(events, "metadataColumn"):
+        file = events.metadataColumn("_metadata")["file_name"]
+    else:  # Spark before 4, where a column of the source may have that name
+        file = F.element_at(F.split(F.input_file_name(), "/"), -1)
     return events.withColumn(CDC, F.col(CDC).withField("file", file))
 
 

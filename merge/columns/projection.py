@@ -77,6 +77,9 @@ log = logging.getLogger(__name__)
 
 _WARNED: set[TableName] = set()
 
+HOLDS = f"{CDC}.holds"
+"""While a condition is applied, a column that says of which events it holds."""
+
 _STABLE: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 """Conditions, with types of columns, that have been judged: EXPLAIN is a query, frames are built often."""
 
@@ -231,7 +234,9 @@ class Projection:
             return framed
 
     def _frame(self, events: DataFrame, landed: TableSchema) -> DataFrame:
-        cdc, alive = self._judged(events, landed)
+        if self.settings.where is not None:
+            events = self._with_condition(events, self.settings.where)
+        cdc, alive = self._judged(landed)
         raw = F.col(CDC)["raw"]
         columns = []
         for column in self._selected(landed):
@@ -253,11 +258,11 @@ class Projection:
         named = {name: source.get(fold(name), name) for name in columns if fold(name) not in masks}
         whole = F.struct(*[F.col(quoted(name)) for name in rows.columns]).alias(CDC)
         known = rows.select(*[F.col(quoted(name)).alias(old) for name, old in named.items()], whole)
-        found = known.where(F.expr(where))
+        found = known.where(where)
         return found.select(*[F.col(CDC)[name].alias(name) for name in rows.columns])
 
-    def _judged(self, events: DataFrame, landed: TableSchema) -> tuple[Column, Column | None]:
-        """Return the target's `_cdc`, and which events satisfy the condition; None: all."""
+    def _judged(self, landed: TableSchema) -> tuple[Column, Column | None]:
+        """Return the target's `_cdc`, and which events satisfy the condition (in `HOLDS`); None: all."""
         cdc = F.col(CDC)
         selected = {column.name: self.settings.name_of(column.name) for column in self._selected(landed)}
         plain = {name: new for name, new in selected.items() if self.settings.mask_of(name) is None}
@@ -265,7 +270,7 @@ class Projection:
         raw, unchanged = _renamed_texts(cdc["raw"], plain), _renamed_names(cdc["unchanged"], waiting)
         alive = None
         if self.settings.where is not None:
-            alive = cdc["op"].isin(INSERT, UPDATE, DUMP) & self._holds(events, self.settings.where)
+            alive = cdc["op"].isin(INSERT, UPDATE, DUMP) & F.col(quoted(HOLDS))
             raw_key = _renamed_texts(cdc["raw"], {name: plain[name] for name in landed.key})
             raw = F.when(alive, raw).otherwise(raw_key)
             unchanged = F.when(alive, unchanged)
@@ -274,15 +279,21 @@ class Projection:
             cdc = cdc.withField("op", self._unless_undecided(op, landed))
         return cdc.withField("unchanged", unchanged).withField("raw", raw), alive
 
-    def _holds(self, events: DataFrame, where: str) -> Column:
-        condition = F.coalesce(F.expr(where), F.lit(False))
+    def _with_condition(self, events: DataFrame, where: str) -> DataFrame:
+        """Add to events whether they satisfy the condition, as the column `HOLDS`.
+
+        As text, which these events' session parses: before Spark 4, `F.expr` makes casts by the settings of
+        whatever session is active, so that one which fails under ANSI would give null.
+        """
         try:
-            types = {f.name: f.dataType.simpleString() for f in events.where(condition).schema.fields}
-            self._require_stable(events.sparkSession, where, types)
+            known = events.where(F.coalesce(F.expr(where), F.lit(False))).schema.fields
+            self._require_stable(
+                events.sparkSession, where, {f.name: f.dataType.simpleString() for f in known}
+            )
+            return events.selectExpr("*", f"coalesce((\n{where}\n), false) AS {quoted(HOLDS)}")
         except (AnalysisException, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise self._refused(f"where can't be evaluated: {reason}") from error
-        return condition
 
     def _require_stable(self, spark: SparkSession, where: str, types: Mapping[str, str]) -> None:
         names = _may_name(where, (name for name in types if name != CDC))
@@ -413,13 +424,13 @@ def _pairs(names: Mapping[str, str]) -> Column:
 def _renamed_names(found: Column, names: Mapping[str, str]) -> Column:
     """Rename an array's names by `names`; drop all others."""
     pairs = _pairs(names)
-    known = F.filter(found, lambda name: F.map_contains_key(pairs, name))
+    known = F.filter(found, lambda name: F.array_contains(F.map_keys(pairs), name))
     return F.transform(known, lambda name: F.element_at(pairs, name))
 
 
 def _renamed_texts(found: Column, names: Mapping[str, str]) -> Column:
     """Rename the keys of a map of texts by `names`; drop all others; null if none is left."""
     pairs = _pairs(names)
-    known = F.map_filter(found, lambda name, _: F.map_contains_key(pairs, name))
+    known = F.map_filter(found, lambda name, _: F.array_contains(F.map_keys(pairs), name))
     renamed = F.transform_keys(known, lambda name, _: F.element_at(pairs, name))
     return F.when(F.size(renamed) > 0, renamed)

@@ -49,7 +49,16 @@ from merge.shapes.versions import (
 )
 from merge.spark.local_rows import local_rows
 from merge.spark.session_settings import applied_settings
-from merge.sql_formatting import data_type, listed, position_literal, quoted, text, timestamp, to_micros
+from merge.sql_formatting import (
+    data_type,
+    listed,
+    numbered_struct,
+    position_literal,
+    quoted,
+    text,
+    timestamp,
+    to_micros,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,7 +230,7 @@ def merge_sql(target: Target, view: str, layout: TargetLayout, since: Position, 
     compared = [*map(quoted, layout.values), FROM, TO, f"{CDC}.op"]
     sorted_ = ("array_sort(map_entries({0}._cdc.raw))", "array_sort({0}._cdc.missing)")
     ours, theirs = (
-        ", ".join([*(f"{alias}.{name}" for name in compared), *(s.format(alias) for s in sorted_)])
+        numbered_struct([*(f"{alias}.{name}" for name in compared), *(s.format(alias) for s in sorted_)])
         for alias in ("source", "target")
     )
     updates = ", ".join(f"{quoted(n)} = source.{quoted(n)}" for n in names if n not in layout.key)
@@ -232,7 +241,7 @@ def merge_sql(target: Target, view: str, layout: TargetLayout, since: Position, 
             AND (target.{TO} IS NULL OR target.{TO}.epoch > {since.epoch}
                 OR (target.{TO}.epoch = {since.epoch} AND target.{TO}.lsn >= {since.lsn}L)){conditions}
         WHEN MATCHED AND {obsolete} THEN DELETE
-        WHEN MATCHED AND NOT (struct({ours}) <=> struct({theirs})) THEN UPDATE SET {updates}
+        WHEN MATCHED AND NOT ({ours} <=> {theirs}) THEN UPDATE SET {updates}
         WHEN NOT MATCHED AND NOT {obsolete}
             THEN INSERT ({listed(names)}) VALUES ({", ".join(f"source.{quoted(n)}" for n in names)})"""
 

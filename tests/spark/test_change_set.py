@@ -339,6 +339,8 @@ def test_chunks_with_ranges_of_their_own_need_no_comparing_of_keys(
 def test_a_key_that_somebody_widens_before_the_merge_matches_nevertheless(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if spark.version < "4":
+        pytest.skip("Delta 3 widens no integer to bigint")
     zone, built = Zone(spark, tmp_path), apply.merge_sql
     monkeypatch.setattr(apply, "LARGE_BYTES", -1)
     monkeypatch.setattr(key_pruning, "FEW_KEYS", 0)

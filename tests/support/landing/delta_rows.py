@@ -17,11 +17,18 @@ def read_rows(path: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
     wanted = dict.fromkeys(names[path[0].lower()] for path in paths)
     quoted = ", ".join(f'"{name}"' for name in wanted)
     batches = QueryBuilder().register("t", table).execute(f"SELECT {quoted} FROM t").read_all()
-    rows = pa.table(batches).to_pylist(maps_as_pydicts="strict")
-    return [tuple(_value(row[names[path[0].lower()]], path[1:]) for path in paths) for row in rows]
+    table = pa.table(batches)
+    types = {field.name: field.type for field in table.schema}
+    places = [(names[path[0].lower()], path[1:]) for path in paths]
+    return [tuple(_value(row[name], types[name], path) for name, path in places) for row in table.to_pylist()]
 
 
-def _value(value: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        value = None if value is None else value[name]
-    return value
+def _value(value: Any, type_: pa.DataType, path: Sequence[str]) -> Any:
+    """Return a value, or a field of it; maps as dictionaries, which Arrow before 20 does not give."""
+    if value is None:
+        return None
+    if path:
+        return _value(value[path[0]], type_.field(path[0]).type, path[1:])
+    if pa.types.is_struct(type_):
+        return {field.name: _value(value[field.name], field.type, ()) for field in type_}
+    return dict(value) if pa.types.is_map(type_) else value

@@ -251,4 +251,4 @@ def test_a_condition_that_a_session_can_not_optimize_stops_its_table_alone(
     failing = Mock(side_effect=ConfigurationError("the query can't be optimized: a rule of the platform"))
     monkeypatch.setattr(module, "why_unstable", failing)
     with pytest.raises(TableError, match="a rule of the platform"):
-        projection(where="total > 0")._holds(MagicMock(), "total > 0")
+        projection(where="total > 0")._with_condition(MagicMock(), "total > 0")
