@@ -1,9 +1,10 @@
-"""Latency from a commit in the source to a query of live rows that shows it, under steady load.
+"""Latency from a commit in the source to who reads it, under steady load: a query of live rows, a stream.
 
 It counts from when a statement is sent until the first query of the view that shows its row has returned.
 The session asks again and again, so a change waits for the query under way, too. The agent, the server, the
 writer and Spark share the machine. Measured with Spark's defaults, and with the setting that merge/README.md
-names for such queries.
+names for such queries. A stream reads the changes by the data source, and each of its batches is asked for
+its newest change.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +21,12 @@ import numpy as np
 from connector.config import load
 from tests.bench.capture.agent import Agent
 from tests.bench.capture.latency import Times, write_steadily
-from tests.bench.databases.database import Bench
+from tests.bench.databases.database import Bench, Database
 from tests.bench.report import Measurement, at_most
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FLUSH_SECONDS = 0.25
 CHANGES_PER_SECOND = 500
@@ -60,6 +63,7 @@ def visible(bench: Bench) -> Iterator[Measurement]:
                     writing = writer.submit(write_steadily, database, seconds, CHANGES_PER_SECOND, rows)
                     measured[adaptive] = _latencies(spark, writing, rows)
                     rows += len(writing.result())
+                streamed = _streamed(bench, spark, agent, writer, database, rows)
     finally:
         spark.stop()
     shutil.rmtree(folder)
@@ -69,6 +73,46 @@ def visible(bench: Bench) -> Iterator[Measurement]:
         for percentile, target in ((50, at_most(1)), (99, at_most(3))):
             name = bench.name(f"commit to visible in a live view, p{percentile}, {load_}{how}")
             yield Measurement(name, float(np.percentile(latencies, percentile)), "s", target=target)
+    for percentile in (50, 99):
+        name = bench.name(f"commit to a stream's batch, p{percentile}, {load_}")
+        yield Measurement(name, float(np.percentile(streamed, percentile)), "s")
+
+
+def _streamed(
+    bench: Bench, spark: SparkSession, agent: Agent, writer: ThreadPoolExecutor, database: Database, rows: int
+) -> Times:
+    """Write after the first `rows`; return the seconds until a stream of the changes has each of these."""
+    from merge.reading.change_source import DeltatideSource
+
+    shown, returned = list[int](), list[float]()
+
+    def see(batch: DataFrame, _number: int) -> None:
+        newest = batch.selectExpr("max(id)").collect()[0][0]
+        if newest is not None:
+            shown.append(newest)
+            returned.append(time.time())
+
+    spark.dataSource.register(DeltatideSource)
+    options = {"config": str(agent.configuration), "table": "public.changes"}
+    changes = spark.readStream.format("deltatide").options(**options, consumer="bench").load()
+    checkpoint = str(bench.folder / "visible" / "checkpoint")
+    query = changes.writeStream.foreachBatch(see).option("checkpointLocation", checkpoint).start()
+
+    def reaches(last: int) -> bool:
+        if (error := query.exception()) is not None:
+            raise error
+        return bool(shown) and shown[-1] >= last
+
+    try:
+        for seconds in (2, LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS):  # the first is to warm up
+            sent = writer.submit(write_steadily, database, seconds, CHANGES_PER_SECOND, rows).result()
+            last = rows + len(sent)
+            wait_until(partial(reaches, last), "the stream has read all changes", seconds=120)
+            numbers, rows = np.arange(rows + 1, last + 1), last
+    finally:
+        query.stop()
+    latencies: Times = np.array(returned)[np.searchsorted(shown, numbers)] - sent
+    return latencies
 
 
 def _land(agent: Agent, rows: int) -> int:
