@@ -1,10 +1,9 @@
-"""Latency from a commit in the source to who reads it, under steady load: a query of live rows, a stream.
+"""Latency from a commit in the source to a query of live rows that shows it, under steady load; then streams.
 
 It counts from when a statement is sent until the first query of the view that shows its row has returned.
 The session asks again and again, so a change waits for the query under way, too. The agent, the server, the
 writer and Spark share the machine. Measured with Spark's defaults, and with the setting that merge/README.md
-names for such queries. A stream reads the changes by the data source, and each of its batches is asked for
-its newest change.
+names for such queries.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,15 +20,16 @@ from connector.config import load
 from tests.bench.capture.agent import Agent
 from tests.bench.capture.latency import Times, write_steadily
 from tests.bench.databases.database import Bench, Database
+from tests.bench.lake.streams import Streams
 from tests.bench.report import Measurement, at_most
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 FLUSH_SECONDS = 0.25
 CHANGES_PER_SECOND = 500
 LOAD_SECONDS = 12
+BULK_ROWS, ROWS_PER_COMMIT = 1_000_000, 50_000
 WARM_UP = 8
 """The first queries load classes and compile them."""
 
@@ -43,6 +42,7 @@ def visible(bench: Bench) -> Iterator[Measurement]:
     from merge.spark.session import local_session
 
     folder, rows, measured = bench.folder / "visible", 0, dict[str, Times]()
+    seconds = LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS
     spark = local_session("deltatide-bench")
     try:
         with bench.server.database("bench_visible") as database:
@@ -55,15 +55,19 @@ def visible(bench: Bench) -> Iterator[Measurement]:
                     rows += _land(agent, len(write_steadily(database, 1, CHANGES_PER_SECOND, rows)))
                     merge_once(spark, config)
                 register(spark, config)
+                merged = rows
                 for adaptive in ("true", "false"):
                     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
                     for _ in range(WARM_UP):
                         spark.sql(NEWEST).collect()
-                    seconds = LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS
                     writing = writer.submit(write_steadily, database, seconds, CHANGES_PER_SECOND, rows)
                     measured[adaptive] = _latencies(spark, writing, rows)
                     rows += len(writing.result())
-                streamed = _streamed(bench, spark, agent, writer, database, rows)
+                streams = Streams(folder / "streams", spark, str(agent.configuration), database)
+                in_stream, rows = streams.latencies(writer, CHANGES_PER_SECOND, seconds, rows)
+                rows += _insert(database, rows, BULK_ROWS // 5 if bench.quick else BULK_ROWS)
+                _land(agent, rows - merged)
+                rows_per_second = rows / streams.seconds_of_all()
     finally:
         spark.stop()
     shutil.rmtree(folder)
@@ -75,44 +79,16 @@ def visible(bench: Bench) -> Iterator[Measurement]:
             yield Measurement(name, float(np.percentile(latencies, percentile)), "s", target=target)
     for percentile in (50, 99):
         name = bench.name(f"commit to a stream's batch, p{percentile}, {load_}")
-        yield Measurement(name, float(np.percentile(streamed, percentile)), "s")
+        yield Measurement(name, float(np.percentile(in_stream, percentile)), "s")
+    yield Measurement(bench.name("a stream of all changes"), rows_per_second, "rows/s")
 
 
-def _streamed(
-    bench: Bench, spark: SparkSession, agent: Agent, writer: ThreadPoolExecutor, database: Database, rows: int
-) -> Times:
-    """Write after the first `rows`; return the seconds until a stream of the changes has each of these."""
-    from merge.reading.change_source import DeltatideSource
-
-    shown, returned = list[int](), list[float]()
-
-    def see(batch: DataFrame, _number: int) -> None:
-        newest = batch.selectExpr("max(id)").collect()[0][0]
-        if newest is not None:
-            shown.append(newest)
-            returned.append(time.time())
-
-    spark.dataSource.register(DeltatideSource)
-    options = {"config": str(agent.configuration), "table": "public.changes"}
-    changes = spark.readStream.format("deltatide").options(**options, consumer="bench").load()
-    checkpoint = str(bench.folder / "visible" / "checkpoint")
-    query = changes.writeStream.foreachBatch(see).option("checkpointLocation", checkpoint).start()
-
-    def reaches(last: int) -> bool:
-        if (error := query.exception()) is not None:
-            raise error
-        return bool(shown) and shown[-1] >= last
-
-    try:
-        for seconds in (2, LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS):  # the first is to warm up
-            sent = writer.submit(write_steadily, database, seconds, CHANGES_PER_SECOND, rows).result()
-            last = rows + len(sent)
-            wait_until(partial(reaches, last), "the stream has read all changes", seconds=120)
-            numbers, rows = np.arange(rows + 1, last + 1), last
-    finally:
-        query.stop()
-    latencies: Times = np.array(returned)[np.searchsorted(shown, numbers)] - sent
-    return latencies
+def _insert(database: Database, rows: int, more: int) -> int:
+    """Insert many after the first `rows`; return how many."""
+    with database.inserting("changes") as insert:
+        for first in range(rows, rows + more, ROWS_PER_COMMIT):
+            insert(first + 1, first + ROWS_PER_COMMIT)
+    return more
 
 
 def _land(agent: Agent, rows: int) -> int:
