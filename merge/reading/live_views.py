@@ -24,11 +24,13 @@ How every query keeps it:
    merge's. All parts of a view's plan begin with one exchange that holds what that task returns, so one such
    task runs. Spark runs another if it loses what the first returned: with an executor, say. That one plans
    the same, or fails, though manifests were removed or compacted meanwhile; else a row of which only one
-   half of the overlay knows would be lost. The parts also share the events that are read, by key (`_whole`).
+   half of the overlay knows would be lost. The parts also share the events that are read, by key
+   (`merge.reading.shared_plans`).
 
 A query costs Spark's planning more than its work: with adaptive execution, the rest of a plan is planned
 again after each exchange, and each time Delta lists the files of each of its scans by a job. So exchanges
-are few.
+are few, and if the Delta table is small, its overlay is of another form: one task reads the table once, and
+what has landed, and joins them, behind the exchange that sends it what was planned.
 
 No subquery waits for another: a JVM runs 16 of them, for all queries, and queries whose subqueries all wait
 for others would wait forever. (A view in a query's own subquery still has these two in it.)
@@ -71,11 +73,12 @@ from merge.lake.stored_rows import uncached
 from merge.lake.target import table_name
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
-from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, overlay_at_once
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
-from merge.reading.pending import CUT, NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
-from merge.reconcile import position_of, reconcile
+from merge.reading.pending import CUT, NEWEST, STATE, STATUS, PendingTable, Source, Status
+from merge.reading.shared_plans import Sent, not_older, whole
+from merge.reconcile import reconcile
 from merge.spark.session_settings import check_strict, get_setting, plain_settings, require_settings
 from merge.sql_formatting import quoted
 
@@ -91,6 +94,9 @@ SUFFIX = "_live"
 TASKS, TASKS_WITHOUT_TABLE = 2, 8
 """How many tasks read what has landed. Spark can't know how much that is, and starts all of them; with
 a Delta table, it is what landed since the merge before the last."""
+
+SMALL_BYTES = 16 << 20
+"""Up to this size of a Delta table, planning a query costs more than reading all of it in one task."""
 
 REQUIRED = {
     "spark.sql.execution.reuseSubquery": "true",
@@ -259,22 +265,27 @@ class _Builder:
         pending = PendingTable(
             *of, emitted, is_narrowed, state.column_names, id_, generation, state.schema_id
         )
-        planned = self._planned(pending, is_merged=frame is not None)
-        events = self._events(pending, planned, projection)
         known_as = schema if projection is not None else emitted
-        source = reconcile(
-            in_columns(events, known_as, layout.columns),
-            layout.key,
-            layout.values,
-            partial=True,
-            raw_keys=layout.raw_keys,
-        )
-        if frame is None:
-            return _marked(fresh_rows(source, layout), CDC), pending
-        source = _whole(source)
-        kept = _not_older(frame, planned)
+
+        def changes(states: DataFrame) -> DataFrame:
+            """Build what has landed, a row for each key, from rows with what to read (`STATE`)."""
+            events = in_columns(self._events(pending, states, projection), known_as, layout.columns)
+            raw_keys = layout.raw_keys
+            return reconcile(events, layout.key, layout.values, partial=True, raw_keys=raw_keys)
+
+        planned = self._planned(pending, is_merged=frame is not None)
+        if frame is None or delta is None:
+            rows = fresh_rows(changes(planned.repartition(TASKS_WITHOUT_TABLE)), layout)
+            return _marked(rows, CDC), pending
         rules = Rules(partial=True, ties=True, soft=False)
-        return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC), pending
+        if delta.bytes <= SMALL_BYTES:
+            sent = Sent.of(planned)
+            states, kept = sent.states(_one_row(self.spark)), sent.not_older(frame).coalesce(1)
+            rows = overlay_at_once(kept, changes(states), layout, rules)
+        else:
+            planned = planned.repartition(TASKS)
+            rows = overlay(not_older(frame, planned), whole(changes(planned)), layout, rules)
+        return _marked(rows.where(ALIVE), CDC), pending
 
     def status(self, status: Status) -> DataFrame:
         """Build the rows of `_deltatide_status`."""
@@ -316,7 +327,7 @@ class _Builder:
         newest = (self.newest[name].alias(name) for name in ("kept", "micros"))
         read = self.newest["manifest"].alias("upto"), after.alias("after"), last.alias("last")
         given = _one_row(self.spark).select(*read, *newest, merged.alias("merged"))
-        return given.mapInArrow(pending.state, STATE).repartition(TASKS if is_merged else TASKS_WITHOUT_TABLE)
+        return given.mapInArrow(pending.state, STATE)
 
     def _cuts(self, table: TableName) -> Column | None:
         """Build the scalar with the table's frontier in the newest cut, `last`, and in those before, `after`.
@@ -342,25 +353,6 @@ class _Builder:
         columns = {column.name: column.type for column in pending.emitted.columns}
         read = planned.mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
         return read if projection is None else projection.frame(read, pending.emitted, pending.emitted)
-
-
-def _whole(frame: DataFrame) -> DataFrame:
-    """Keep the optimizer from leaving columns out where they are not needed.
-
-    The parts of a plan that need some columns then share what those compute that need all. It does not look
-    into what happens to the elements of an array.
-    """
-    rows = F.transform(F.array(F.struct(*map(F.col, map(quoted, frame.columns)))), lambda row: row)
-    return frame.select(F.get(rows, F.lit(0)).alias("row")).select("row.*")
-
-
-def _not_older(frame: DataFrame, planned: DataFrame) -> DataFrame:
-    """Leave out the rows of a Delta table from before the oldest position."""
-    oldest = F.from_json(F.get_json_object("state", "$.oldest"), OLDEST, {"mode": "FAILFAST"})
-    found = planned.select(oldest.alias("oldest")).alias("planned")
-    # Of a bare comparison, the optimizer infers a filter, which would go below the exchange.
-    is_not_older = F.coalesce(position_of(F.col(f"target.{CDC}")) >= F.col("planned.oldest"), F.lit(False))
-    return frame.alias("target").join(F.broadcast(found), is_not_older, "left_semi")
 
 
 def _widest(landed: TableSchema, layout: TargetLayout) -> TableSchema:

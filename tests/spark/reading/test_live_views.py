@@ -29,6 +29,8 @@ if not hasattr(DataFrame, "scalar"):
 pytestmark = pytest.mark.only_classic("the classic session's server is connected to, where a test says so")
 
 VIEW = "`public.orders_live`"
+ALL_LARGE = -1
+"""As `live_views.SMALL_BYTES`: of each Delta table, only files are opened that may have a wanted row."""
 WAITS = "rows may wait for a column (_cdc.missing)"
 
 
@@ -94,9 +96,19 @@ def test_a_merge_between_what_a_query_reads_loses_no_row_and_doubles_none(
     assert shown(merged) == found
 
 
-def test_a_query_plans_and_reads_each_view_once_and_no_subquery_waits_for_another(merged: Zone) -> None:
+def test_a_query_plans_and_reads_each_view_once_and_no_subquery_waits_for_another(
+    merged: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark runs 16 subqueries at a time: those that wait could leave no room for those waited for."""
     merged.log(30, insert(25, 4), update_of_a(26, 1, 10))
+    assert reads_of_delta(merged) == 1
+    monkeypatch.setattr(live_views, "SMALL_BYTES", ALL_LARGE)
+    register(merged.spark, merged.config)
+    assert reads_of_delta(merged) == 2
+
+
+def reads_of_delta(merged: Zone) -> int:
+    """Check a query of a view and the status; return how often it reads the Delta table."""
     joined = merged.spark.sql(f"SELECT v.id, exact, reason FROM {VIEW} v, _deltatide_status WHERE v.id < 9")
     execution: Any = joined._jdf.queryExecution()
     subqueries = execution.optimizedPlan().subqueriesAll()
@@ -105,6 +117,7 @@ def test_a_query_plans_and_reads_each_view_once_and_no_subquery_waits_for_anothe
     assert sorted(map(tuple, joined.collect())) == [(id_, False, WAITS) for id_ in (1, 2, 4)]
     final, _, _ = execution.executedPlan().toString().partition("\n+- == Initial Plan ==")  # not a subquery's
     assert final.count("MapInArrow state(") == final.count("MapInArrow events(") == 1
+    return final.count("FileScan parquet [id#")  # the cuts have no such column
 
 
 def test_neither_cached_rows_nor_rows_with_other_masks_are_shown(merged: Zone) -> None:
@@ -131,8 +144,14 @@ def test_neither_cached_rows_nor_rows_with_other_masks_are_shown(merged: Zone) -
     assert shown(merged) == [(key, key, None) for key in (1, 2, 3, 4, 5)]
 
 
-@pytest.mark.soak
-def test_truncates_and_full_dumps_remove_rows_of_both_halves(merged: Zone) -> None:
+@pytest.mark.parametrize(
+    "small_bytes", [live_views.SMALL_BYTES, pytest.param(ALL_LARGE, marks=pytest.mark.soak)]
+)
+def test_truncates_and_full_dumps_remove_rows_of_both_halves(
+    merged: Zone, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_views, "SMALL_BYTES", small_bytes)
+    register(merged.spark, merged.config)
     merged.log(30, insert(25, 4), Event("truncate", 26, 0, {}), insert(27, 5), update_of_a(28, 2, 20))
     assert shown(merged) == merged.live() == [(2, 20, None), (5, 5, "x")]
     merged.landed.full_dump(T, 1, 35, started_in=4)
@@ -141,10 +160,19 @@ def test_truncates_and_full_dumps_remove_rows_of_both_halves(merged: Zone) -> No
     merged.merge()
     merged.log(50, insert(45, 8))
     assert shown(merged) == merged.live() == [(7, 7, "x"), (8, 8, "x")]
+    merged.log(60, delete(55, 7), delete(56, 8))
+    merged.merge()
+    assert shown(merged) == []
+    merged.log(70, insert(65, 9))
+    assert shown(merged) == [(9, 9, "x")]
 
 
-def test_a_query_by_key_opens_only_the_files_of_delta_that_may_have_it(merged: Zone) -> None:
+def test_a_query_by_key_opens_only_the_files_of_a_large_delta_table_that_may_have_it(
+    merged: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     merged.log(30, update_of_a(25, 1, 10))
+    monkeypatch.setattr(live_views, "SMALL_BYTES", ALL_LARGE)
+    register(merged.spark, merged.config)
     file = next(
         file
         for file in (merged.folder / "lake/public/orders").glob("*.parquet")
@@ -218,8 +246,12 @@ def test_a_delta_table_that_is_built_anew_is_not_mistaken_for_the_one_that_the_c
 
 
 @pytest.mark.soak
-def test_any_random_history_shows_what_live_shows(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("small_bytes", [live_views.SMALL_BYTES, ALL_LARGE])
+def test_any_random_history_shows_what_live_shows(
+    spark: SparkSession, tmp_path: Path, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With truncates, chunks, keys that are raw text, partial rows, and events that land twice."""
+    monkeypatch.setattr(live_views, "SMALL_BYTES", small_bytes)
     r = random.Random(7)
     worlds = {MANY: World(r, size=40), ONE: World(r, size=1, truncates=True)}
     landed = Landed.local(tmp_path / "landing")
