@@ -49,6 +49,7 @@ showed then; of a Delta table it is not used (`merge.lake.stored_rows`): its row
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,6 +135,10 @@ def register(spark: SparkSession, config: Config, tables: Iterable[str] | None =
     """
     if not hasattr(DataFrame, "scalar"):
         raise ConfigurationError("live views need Spark 4", hint="merge.live works with Spark 3.5")
+    if importlib.util.find_spec("pandas") is None:
+        raise ConfigurationError(
+            "live views need pandas, by which Spark runs them", hint="pip install 'pandas>=2.2'"
+        )
     check_strict(spark)
     _check_pinning(spark)
     wanted = None if tables is None else [*dict.fromkeys(map(table_name, tables))]
