@@ -68,7 +68,7 @@ from merge.columns.condition import uses_patterns, why_unstable
 from merge.columns.masks import masked
 from merge.columns.other_names import other_names
 from merge.spark.session_settings import FORMER, PARSER, get_setting, judging_settings
-from merge.sql_formatting import data_type, quoted
+from merge.sql_formatting import data_type, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -79,6 +79,9 @@ _WARNED: set[TableName] = set()
 
 HOLDS = f"{CDC}.holds"
 """While a condition is applied, a column that says of which events it holds."""
+
+ROWS = (INSERT, UPDATE, DUMP)
+"""Operations of events that bring a row."""
 
 _STABLE: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 """Conditions, with types of columns, that have been judged: EXPLAIN is a query, frames are built often."""
@@ -270,27 +273,30 @@ class Projection:
         raw, unchanged = _renamed_texts(cdc["raw"], plain), _renamed_names(cdc["unchanged"], waiting)
         alive = None
         if self.settings.where is not None:
-            alive = cdc["op"].isin(INSERT, UPDATE, DUMP) & F.col(quoted(HOLDS))
+            alive = F.col(quoted(HOLDS))
             raw_key = _renamed_texts(cdc["raw"], {name: plain[name] for name in landed.key})
             raw = F.when(alive, raw).otherwise(raw_key)
             unchanged = F.when(alive, unchanged)
-            gone = cdc["op"].isin(INSERT, UPDATE, DUMP) & ~alive
+            gone = cdc["op"].isin(*ROWS) & ~alive
             op = F.when(gone, DELETE).otherwise(cdc["op"])
             cdc = cdc.withField("op", self._unless_undecided(op, landed))
         return cdc.withField("unchanged", unchanged).withField("raw", raw), alive
 
     def _with_condition(self, events: DataFrame, where: str) -> DataFrame:
-        """Add to events whether they satisfy the condition, as the column `HOLDS`.
+        """Add to events whether they are rows that satisfy the condition, as the column `HOLDS`.
 
         As text, which these events' session parses: before Spark 4, `F.expr` makes casts by the settings of
-        whatever session is active, so that one which fails under ANSI would give null.
+        whatever session is active, so that one which fails under ANSI would give null. A delete or a truncate
+        is not asked: its columns are null, which the condition may not be made for (it fails under ANSI).
         """
         try:
             known = events.where(F.coalesce(F.expr(where), F.lit(False))).schema.fields
             self._require_stable(
                 events.sparkSession, where, {f.name: f.dataType.simpleString() for f in known}
             )
-            return events.selectExpr("*", f"coalesce((\n{where}\n), false) AS {quoted(HOLDS)}")
+            is_row = f"{CDC}.op IN ({', '.join(map(text, ROWS))})"
+            holds = f"CASE WHEN {is_row} THEN coalesce((\n{where}\n), false) ELSE false END"
+            return events.selectExpr("*", f"{holds} AS {quoted(HOLDS)}")
         except (AnalysisException, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise self._refused(f"where can't be evaluated: {reason}") from error

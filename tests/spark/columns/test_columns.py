@@ -193,6 +193,15 @@ def test_a_changed_key_without_a_column_of_the_condition_stops_the_table_and_no_
         assert "dear" not in str(failed.value)
 
 
+def test_a_condition_that_fails_on_null_is_not_asked_of_deletes(spark: SparkSession, tmp_path: Path) -> None:
+    its = People(spark, tmp_path)
+    where = "6 / CASE region WHEN 'EU' THEN 1 WHEN 'US' THEN 2 ELSE 0 END = 6"
+    config = its.configured(shapes=["current"], where=where)
+    its.log(10, insert(1, 1, "EU"), insert(2, 2, "EU"), insert(3, 3, "US"), Event("delete", 4, 2, {"id": 1}))
+    assert merge_once(spark, config).exact
+    assert its.rows(columns="id") == [(2,)]
+
+
 @pytest.mark.soak
 def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

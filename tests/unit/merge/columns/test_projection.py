@@ -252,3 +252,16 @@ def test_a_condition_that_a_session_can_not_optimize_stops_its_table_alone(
     monkeypatch.setattr(module, "why_unstable", failing)
     with pytest.raises(TableError, match="a rule of the platform"):
         projection(where="total > 0")._with_condition(MagicMock(), "total > 0")
+
+
+def test_a_condition_is_asked_of_rows_alone_not_of_deletes_whose_columns_are_null(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "F", MagicMock())
+    monkeypatch.setattr(module, "why_unstable", Mock(return_value=None))
+    events = MagicMock()
+    projection(where="1 / total > 0")._with_condition(events, "1 / total > 0")
+    asked = events.selectExpr.call_args.args[1]
+    assert asked.startswith(
+        "CASE WHEN _cdc.op IN ('insert', 'update', 'dump') THEN coalesce((\n1 / total > 0\n)"
+    )
