@@ -90,7 +90,6 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 COMMITS_READ = 10
 """Enough for the commits since the last cut, including OPTIMIZE and the like; reading one opens a file."""
 
-
 OVERTAKEN = "an overtaken merge committed after it"
 """Why a table does not continue that went back to an earlier manifest."""
 
@@ -405,10 +404,9 @@ def _breach(
     for row in after:
         if row["version"] not in marks and row["operation"] not in harmless:
             return f"version {row['version']} is a {row['operation']} by another writer"
-    found = (marks.get(row["version"]) for row in after)
-    ours = [mark for mark in found if mark is not None and not mark.layout]
-    before = ((at, mark) for at, mark in marks.items() if first - 1 <= at < begin)
-    reached = max((mark.manifest for at, mark in before if at < first or not mark.layout), default=0)
+    ours = [mark for row in after if (mark := marks.get(row["version"])) is not None and not mark.layout]
+    between = (mark.manifest for at, mark in marks.items() if first <= at < begin and not mark.layout)
+    reached = max([_rows_are_of(marks, first - 1), *between])
     if (manifests := [reached, *(mark.manifest for mark in ours)]) != sorted(manifests):
         return OVERTAKEN
     if id_ is not None and _continues_another(ours, frontier, id_):
@@ -416,6 +414,12 @@ def _breach(
     if built_with is not None and any(mark.built_with not in (None, built_with) for mark in ours):
         return "a merge with other columns, masks or rows committed after it"
     return None
+
+
+def _rows_are_of(marks: Mapping[int, Mark], version: int) -> int:
+    """Return the manifest that brought a version its rows; an upkeep commit may name a later one."""
+    at = max((at for at, mark in marks.items() if at <= version and not mark.layout), default=version)
+    return marks[at].manifest if at in marks else 0
 
 
 def _continues_another(ours: Sequence[Mark], frontier: Frontier, id_: str) -> bool:

@@ -221,6 +221,15 @@ def test_a_commit_of_an_earlier_manifest_than_the_frontiers_is_a_breach() -> Non
     assert judged(history(created(), ours(9), upkeep, altered(8), rebuilt), 2).why_broken
 
 
+def test_a_late_merge_is_no_breach_if_only_upkeep_names_a_later_manifest() -> None:
+    """Manifests 6 to 9 had nothing of the table, so the merge up to 7 had read nothing that it lacks."""
+    upkeep = ("OPTIMIZE", Mark("shop", 9, layout=True, follows=1))
+    rows = history(created(), ours(5), upkeep, ours(7), ours(10))
+    assert judged(rows, 2).why_broken is None
+    assert judged(history(created(), ours(5), upkeep, ours(4)), 2).why_broken
+    assert judged(rows[:3], 2).why_broken  # what brought the rows was not read
+
+
 def test_upkeep_vouches_for_no_version_up_to_the_one_that_it_follows() -> None:
     """It looked at version 3; then version 1 was put back, and its commits became versions 2 and 3."""
     upkeep = Mark("shop", 3, layout=True, follows=3)
