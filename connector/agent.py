@@ -109,10 +109,15 @@ def _name_of(config: Config) -> str:
 
 
 def _listen(
-    config: Config, seconds: float, signs: Callable[[], object] = lambda: None
+    config: Config,
+    seconds: float,
+    signs: Callable[[], object] = lambda: None,
+    *,
+    first_seconds: float = 0.0,
 ) -> AbstractContextManager[Listener]:
     """Listen for the source; once it is silent, end all connections to it."""
-    return listening(open_probe(config), lambda: end_all(_name_of(config)), seconds, signs)
+    end = lambda: end_all(_name_of(config))  # noqa: E731
+    return listening(open_probe(config), end, seconds, signs, first_seconds=first_seconds)
 
 
 def check(config: Config) -> list[Finding]:
@@ -220,7 +225,8 @@ class _Agent:
     """The tenures of this process, one after the other, until it is stopped.
 
     `term`: the last tenure's term; 0: none. The next tenure begins with the configuration that the last one
-    ended with (`LiveAgent.stand_by`).
+    ended with (`LiveAgent.stand_by`). `first_seconds`: for the source's first answer, once a tenure ended
+    without any: a login that takes longer than silence may would end each one.
     """
 
     live: LiveAgent
@@ -229,6 +235,7 @@ class _Agent:
     standby: bool
     stopped: threading.Event
     term: int = 0
+    first_seconds: float = 0.0
 
     def run(self) -> Progress:
         while True:
@@ -277,11 +284,16 @@ class _Agent:
             with (
                 self._stopping(capture),
                 reloaded_by_signal(capture.reload),
-                _listen(config, silence, lambda: capture.progress.lag.read) as listener,
+                _listen(
+                    config, silence, lambda: capture.progress.lag.read, first_seconds=self.first_seconds
+                ) as listener,
                 renewing_lease(lease, capture, seconds, listener),
             ):
-                self._pause(0)
-                capture.run()
+                try:
+                    self._pause(0)
+                    capture.run()
+                finally:
+                    self.first_seconds = SILENCE_SECONDS if listener.unanswered else self.first_seconds
         finally:
             if source is not None:
                 source.close()

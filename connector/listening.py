@@ -10,6 +10,8 @@ Invariants:
   it judges.
 - Only a server that can't be reached is silent. One that refuses the probe, for want of connections, has
   answered.
+- The first answer may take as long as a login does: the server looks up our host's name, or an address leads
+  to a host that is gone first. Whoever took that for silence must not do so again, for ever.
 """
 
 from __future__ import annotations
@@ -91,8 +93,9 @@ class Listener(BackgroundThread):
     """A thread that judges whether the server is silent; another one asks it.
 
     `end` ends all connections; it is called again each time that another `seconds` have passed without an
-    answer. `signs` returns something that differs once more was heard of the server. `silent`: whether it has
-    been silent since its last answer.
+    answer, until the first one `first_seconds`, if that is more. `signs` returns something that differs once
+    more was heard of the server. `silent`: whether it has been silent since its last answer; `unanswered`:
+    whether it was so before its first one.
     """
 
     def __init__(
@@ -101,11 +104,13 @@ class Listener(BackgroundThread):
         end: Callable[[], None],
         seconds: float,
         signs: Callable[[], object] = lambda: None,
+        *,
+        first_seconds: float = 0.0,
     ) -> None:
         super().__init__("listening")
-        self.silent = False
+        self.silent = self.unanswered = False
         self._probe, self._end, self._seconds, self._signs = probe, end, seconds, signs
-        self._answers = 0
+        self._first_seconds, self._answers = max(seconds, first_seconds), 0
         self._broken: Exception | None = None
 
     def work(self) -> None:
@@ -115,13 +120,14 @@ class Listener(BackgroundThread):
         while not self.stopping.wait(tick):
             now = (self._answers, self._signs())
             quiet = quiet + tick if now == before else 0.0
-            before = now
+            before, limit = now, self._seconds if now[0] else self._first_seconds
             if quiet == 0.0:
                 self.silent = False
-            elif quiet >= self._seconds:
+            elif quiet >= limit:
+                self.unanswered |= not now[0]
                 self.silent, quiet = True, 0.0
                 text = "the database has not answered for %.3g s: ending all connections to it"
-                log.warning(text, self._seconds)
+                log.warning(text, limit)
                 self._end()
             if self._broken is not None:
                 raise self._broken
@@ -145,10 +151,15 @@ class Listener(BackgroundThread):
 
 @contextmanager
 def listening(
-    probe: Probe, end: Callable[[], None], seconds: float, signs: Callable[[], object] = lambda: None
+    probe: Probe,
+    end: Callable[[], None],
+    seconds: float,
+    signs: Callable[[], object] = lambda: None,
+    *,
+    first_seconds: float = 0.0,
 ) -> Iterator[Listener]:
-    """Listen while the block runs."""
-    listener = Listener(probe, end, seconds, signs)
+    """Listen while the block runs, as `Listener` does."""
+    listener = Listener(probe, end, seconds, signs, first_seconds=first_seconds)
     listener.start()
     try:
         yield listener

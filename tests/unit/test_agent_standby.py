@@ -400,6 +400,31 @@ def test_a_silent_source_is_left_to_another_agent_though_everything_waits_for_it
     assert (closes, free_at_checks) == ([True], [False, True, True, True, True])
 
 
+def test_a_login_that_takes_longer_than_silence_may_does_not_end_each_tenure(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    """The server looks up our host's name, or an address leads to a host that is gone first."""
+    landed_before(store)
+    monkeypatch.setattr(listening, "TAKEOVER_SECONDS", 0.0)
+    logged_in = threading.Event()
+
+    def ask(_probe: AnsweringProbe) -> None:
+        if not released(store):
+            logged_in.wait(30)
+
+    def waits_for_a_login(_capture: Any) -> None:
+        wait_until(lambda: released(store), "the lease is released")
+
+    def logs_in(capture: Any) -> None:
+        renewed = lambda: getattr(read_lease(store), "renewals", 0) > 4  # noqa: E731
+        wait_until(lambda: renewed() or capture.handed_over, "time has passed")
+        assert not capture.handed_over
+        logged_in.set()
+
+    monkeypatch.setattr(AnsweringProbe, "ask", ask)
+    assert run(monkeypatch, store, waits_for_a_login, logs_in, lease_seconds=1) == [2, 3]
+
+
 def released(store: MemoryStore) -> bool:
     lease = read_lease(store)
     return lease is not None and lease.released

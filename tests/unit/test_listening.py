@@ -71,6 +71,30 @@ def test_an_error_of_ours_is_no_silence() -> None:
     assert not judged.silent
 
 
+def test_the_first_answer_may_take_longer_as_logins_may() -> None:
+    ticks, logged_in = list[None](), threading.Event()
+
+    class Slow(AnsweringProbe):
+        def ask(self) -> None:
+            logged_in.wait(30)
+            super().ask()
+
+    probe = Slow()
+    listener = Listener(probe, lambda: None, 0.1, lambda: ticks.append(None), first_seconds=60)
+    listener.start()
+    wait_until(lambda: listener.silent or len(ticks) > 30, "it has judged")
+    assert (listener.silent, listener.unanswered) == (False, False)
+    logged_in.set()
+    wait_until(lambda: listener._answers > 0, "it has answered")
+    probe.silent.set()
+    wait_until(lambda: listener.silent, "it is silent")
+    assert not listener.unanswered
+    listener.stop()
+    never = judge(lambda: UnreachableError("no answer"))
+    wait_until(lambda: never.unanswered, "it has never answered")
+    never.stop()
+
+
 def judge(raises: Callable[[], Exception], signs: Callable[[], object] = lambda: None) -> Listener:
     class Refusing(AnsweringProbe):
         def ask(self) -> None:
