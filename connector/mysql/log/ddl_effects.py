@@ -26,11 +26,14 @@ _ROW_FORMAT = "SET GLOBAL binlog_format = ROW, let no session set another, then 
 _OURS = re.compile(
     rf"UPDATE {OWN_DATABASE}\.watermark SET [\w =+,']*"
     rf"|INSERT INTO {OWN_DATABASE}\.(watermark \(source, id\)|unlogged_change) VALUES \([\w ,']*\)"
-    r"( ON DUPLICATE KEY UPDATE [\w =,']*)?",
+    r"( ON DUPLICATE KEY UPDATE [\w =,']*)?"
+    rf"|INSERT INTO {OWN_DATABASE}\.unlogged_change SELECT \* FROM {OWN_DATABASE}\.unlogged_change"
+    r" WHERE 1 = 0",
     re.ASCII,
 )
 """Our own writes as statements, once the server's binlog_format is another: they name no other table, nor a
-view or a routine. Each chunk would have all tables of MariaDB dumped again.
+view or a routine. Each chunk, and each opening of the log, which tries to write, would have all tables of
+MariaDB dumped again.
 """
 
 PREPARED_KEPT = 10_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from datetime import datetime, timezone
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.packet import BODY, END
 from connector.mysql.log.schema_cache import ResolvedLayout
+from connector.mysql.state_tables import StateTables
 from connector.position import Position, pack_binlog_position
 from connector.schema import TableName
 
@@ -272,10 +274,15 @@ def test_a_statement_that_can_not_be_read_has_all_tables_read_again_whatever_its
 def test_our_own_writes_as_statements_concern_no_table() -> None:
     """As once binlog_format is MIXED: in MariaDB, each chunk's barrier had all tables dumped again.
 
-    And a table d.barrier or d.source, in the database that source.url names, was quarantined.
+    And a table d.barrier or d.source, in the database that source.url names, was quarantined. A statement
+    is logged though it changes no row, as those are that find out whether we may write.
     """
-    log = Log()
+    log, tried = Log(), MagicMock()
+    StateTables("a").try_writing(tried)
+    executed = tried.cursor.return_value.__enter__.return_value.execute.call_args_list
+    assert len(executed) == 2
     for statement in (
+        *(call.args[0] for call in executed),
         "UPDATE deltatide.watermark SET barrier = barrier + 1 WHERE source = _utf8mb4 X'61'",
         "UPDATE deltatide.watermark SET log_server = _utf8mb4 X'75', log_file = 7, log_created = 5"
         " WHERE source = _utf8mb4 X'61'",
