@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import pymysql
@@ -137,12 +138,14 @@ class Visibility:
         """Return the last position of a look that later ones prove, if any.
 
         Either enough groups of commits have ended since. Or no commit waited for a replica when those before
-        the look had long been written. After that, what no longer waits still has to become visible.
+        the look had long been written, nor has one at any look since: for a moment between the waits of two
+        groups, none does. After that, what no longer waits still has to become visible.
         """
         now = time.monotonic()
         proofs = [look for look in self._looks if look.answered <= now - SETTLED_SECONDS]
         groups = max((look.groups for look in proofs), default=0) - SETTLED_GROUPS
-        at = max((look.asked for look in proofs if not look.waits), default=0.0) - SETTLED_SECONDS
+        idle = takewhile(lambda look: not look.waits, reversed(self._looks))
+        at = max((look.asked for look in idle if look in proofs), default=0.0) - SETTLED_SECONDS
         settled = [look.position for look in self._looks if look.groups <= groups or look.answered <= at]
         return settled[-1] if settled else None
 

@@ -21,11 +21,13 @@ T = TableName("d", "t")
 class Session:
     """A session, whose writes may be `refused`.
 
-    `waiting`: commits that wait for a replica; `groups`: of commits, that have ended.
+    `waiting`: commits that wait for a replica, `waiting_later`: from the next pause on; `groups`: of commits,
+    that have ended.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting, self.groups, self.barriers, self.now = 0, 100, 0, 1000.0
+        self.waiting_later: int | None = None
         self.refused: pymysql.Error | None = None
         monkeypatch.setattr(visibility, "row", self.row)
         monkeypatch.setattr(visibility, "end_of_log", lambda *_: ("bin.000007", 900))
@@ -40,6 +42,7 @@ class Session:
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.waiting = self.waiting if self.waiting_later is None else self.waiting_later
 
     def raise_barrier(self, _session: object) -> bool:
         if self.refused is not None:
@@ -119,6 +122,18 @@ def test_a_commit_that_waits_for_a_replica_no_more_is_still_to_become_visible(se
         session.visible(50, writable=False)
     session.waiting = 0
     assert (session.visible(60, writable=False), session.now) == (50, 1003.0)
+
+
+def test_a_moment_between_the_waits_of_two_groups_proves_nothing(session: Session) -> None:
+    """The later group was in the log before, and is not visible before its own wait has ended."""
+    session.waiting = 1
+    with pytest.raises(NotYetError):
+        session.visible(50, writable=False)
+    session.waiting, session.waiting_later = 0, 1
+    with pytest.raises(NotYetError):
+        session.visible(60, writable=False)
+    session.waiting = session.waiting_later = 0
+    assert (session.visible(70, writable=False), session.now) == (60, 1005.0)
 
 
 def test_without_a_write_what_precedes_groups_of_commits_that_have_ended_is_visible(session: Session) -> None:
