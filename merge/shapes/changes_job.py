@@ -72,8 +72,12 @@ class ChangesJob(ShapeJob):
         return first
 
     def _fitting(self, files: list[LandedFile], state: TargetState | None) -> list[LandedFile]:
-        """Drop the first files, up to the last one whose types can't become those of later files."""
-        schemas = self.schemas(files, state)
+        """Drop the first log, up to the last file whose types can't become those of later log.
+
+        By position: a compacted block's new files come with its last manifest, after later log that was not
+        joined.
+        """
+        files, schemas = sorted(files, key=lambda file: file.last), self.schemas(files, state)
         newest = next(iter(schemas.values()))
         later = {newest.id: newest}
         for number in range(len(files), 0, -1):
