@@ -290,13 +290,18 @@ class Refresh:
         )  # fmt: skip
 
     def _committed(self, mark: Mark, *, incremental: bool = False) -> ViewReport:
-        """Report on the commit with this mark; `OvertakenError` if Delta skipped it."""
+        """Report on the commit with this mark; `OvertakenError` if Delta skipped it.
+
+        Delta also skips it after another job's commit with the same mark, which counts if it read the same.
+        """
         history = read_history(self.spark, self.target, self.frontier.version or 0)
         version, id_ = version_of(history, mark), table_id(self.spark, self.target)
         if version is None or id_ is None:
             raise OvertakenError(f"{self.target.name} was refreshed as of a later manifest meanwhile")
         row = next(row for row in history if row["version"] == version)
-        if not incremental and "follows" in _made_of(row):  # the mark is the same, but who has checked it?
+        found = _made_of(row)  # the mark is the same, but what did that job read, and who has checked it?
+        unchecked = found.pop("follows", None) is not None and not incremental
+        if unchecked or (found and found != self._made_of()):
             raise OvertakenError(f"{self.target.name} was refreshed by another job as of the same manifest")
         metrics = row["operationMetrics"] or {}
         rows = metrics.get("numTargetRowsInserted" if incremental else "numOutputRows")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from connector.schema import TableName
 from merge.lake.commits import Mark
 from merge.lake.control_table import Frontier
 from merge.lake.retry import OvertakenError
@@ -66,6 +68,27 @@ def test_a_full_refresh_does_not_take_the_incremental_one_of_another_job_for_its
     assert other._committed(mark, incremental=True).version == 9
     with pytest.raises(OvertakenError, match="by another job"):
         other._committed(mark)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_refresh_does_not_take_that_of_another_query_or_other_versions_for_its_own(
+    monkeypatch: pytest.MonkeyPatch, incremental: bool
+) -> None:
+    """Another job runs with a former configuration, or read a table before it was rebuilt with masks."""
+    monkeypatch.setattr(module, "table_id", lambda *_: "v")
+
+    def committed(**made_of: Any) -> int | None:
+        row = commit(8, "WRITE", 12, **made_of)
+        refresh = of_history(monkeypatch, Frontier(10, 7, "v"), commit(7, "WRITE", 8), row)
+        table = Input(Mock(), Frontier(12, 5, "t"))
+        refresh = replace(refresh, spark=Mock(version="4.1.4"), inputs={TableName("shop", "orders"): table})
+        return refresh._committed(Mark(SOURCE, 12), incremental=incremental).version
+
+    same = {"query": View("a", "SELECT 1").definition, "inputs": {"shop.orders": ["t", 5]}, "spark": "4.1.4"}
+    assert committed(**same) == 8
+    for other in ({"query": "0123456789abcdef"}, {"inputs": {"shop.orders": ["t", 4]}}):
+        with pytest.raises(OvertakenError, match="by another job"):
+            committed(**{**same, **other})
 
 
 def test_rows_of_other_columns_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
