@@ -408,16 +408,18 @@ class MergeRun:
             for frontier in frontiers.values()
         )
         of_views: list[ViewReport] = []
+        own: list[ViewReport] = []
         further = frontiers != before or self.manifest.number > self.frontiers.newest
         further = further or any(at.error and not before[name].error for name, at in frontiers.items())
         if views is not None:
             of_views = views.refresh(self.spark, self.landing, frontiers, stop=stop, show=self.progress)
-            further = further or views.differ(of_views)
+            own = [view for view in of_views if view.table not in frontiers]  # else a table's, of that name
+            further = further or views.differ(own)
         turned_exact = exact and not self.frontiers.exact
         recorded = further or turned_exact
         if recorded:
             failpoint.reach("cut-missing")
-            entries = frontiers | {view.table: view.frontier for view in of_views}
+            entries = frontiers | {view.table: view.frontier for view in own}
             with_retries(lambda: self._append_cut(entries, exact), cuts_table(self.config))
             cut = Recorded(self.manifest, frontiers, self.refused, turned_exact)
             record_progress(self.spark, self.landing, self.config, self.frontiers, cut)

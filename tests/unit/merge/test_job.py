@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,16 @@ from merge.lake.control_table import Frontier, Frontiers
 from merge.lake.retry import WITHHELD
 from merge.lake.target import targets_of
 from merge.landing_zone import LandingZone
-from merge.report import TableReport
+from merge.report import TableReport, ViewReport
 from merge.shapes.shape import chosen_tables
 from merge.spark.session_pool import SessionPool
 from merge.spark.unreachable import StoreError
 from merge.table import Merged
+from merge.views.merging import ViewsOfMerge
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
 
 A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
+KEYED = (A.table, B.table, TableName("views", "spent"))
 
 
 class Zone(Landed):
@@ -187,6 +190,33 @@ def test_what_was_merged_before_the_store_failed_is_recorded(
         job._merge_all(pool, run.config, run.landing, None, None, run.progress, threading.Event(), known)
     assert merged == ["b", "a"], "the one that is most behind first"
     assert recorded == [["b"] if where == "tables" else ["b", "a"]]
+
+
+def test_a_view_that_is_named_like_a_table_does_not_take_its_place_in_the_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source has a schema `views`, too. The view fails, and would have left the table where it was."""
+    zone, name = zone_of(8), TableName("views", "spent")
+    zone.table(schema_of(str(name), id="int"))
+    zone.commit(90, [])
+    before = Frontier(8, 5, "id", missing=0)
+    run = run_of(zone, replace(frontiers_at(8, a=before, b=before), by_table=dict.fromkeys(KEYED, before)))
+    cuts: list[tuple[dict[TableName, Frontier], bool]] = []
+    monkeypatch.setattr(MergeRun, "_append_cut", lambda _, at, exact: cuts.append((at, exact)))
+    monkeypatch.setattr(job, "record_progress", lambda *_: None)
+    failed = {name: before, TableName("views", "other"): Frontier(0, missing=0)}
+    reports = [ViewReport(of, at.manifest, at.version, id=at.id, error="no") for of, at in failed.items()]
+    views = ViewsOfMerge(run.config, run.manifest, {}, failed, [])
+    monkeypatch.setattr(ViewsOfMerge, "refresh", lambda *_, **__: reports)
+    now = Frontier(9, 6, "id", missing=0)
+    done = run.record_cut([TableReport(table, 9, 6, id="id", missing=0) for table in KEYED], views)
+    assert done.views == reports, "it is said that the view failed"
+    ((entries, exact),) = cuts
+    assert exact
+    assert entries == {
+        **dict.fromkeys(KEYED, now),
+        TableName("views", "other"): Frontier(0, missing=0),
+    }
 
 
 @pytest.mark.parametrize("state", ["captured", "quarantined"])
