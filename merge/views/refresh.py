@@ -159,6 +159,22 @@ class Refresh:
             version = max(version, self.frontier.version)  # upkeep has renewed it
         return self._report(version, id_)
 
+    def _still_recorded(self) -> ViewReport | None:
+        """Return a report without a refresh if the last cut is of this manifest and names the rows of now.
+
+        For a view that another job has since refreshed as of a later manifest.
+        """
+        at, id_ = self.frontier, table_id(self.spark, self.target)
+        is_current = at.manifest == self.manifest.number and at.error is None
+        if not is_current or id_ is None or at.id != id_ or at.version is None:
+            return None
+        history = read_history(self.spark, self.target, at.version)
+        found = newest_written([row for row in history if row["version"] <= at.version], self._source)
+        if found is None or found[1].manifest > at.manifest:
+            return None
+        written = _Written(found[0]["version"], found[1], _made_of(found[0]), recorded=True)
+        return self._report(at.version, id_) if self._same_inputs(written) else None
+
     def _written(self, id_: str) -> _Written | None:
         """Return our newest commit that wrote the view's rows; None if its rows may be others."""
         since = self.frontier.version or 0 if self.frontier.id == id_ else 0
@@ -212,6 +228,8 @@ class Refresh:
         if last is not None and last.manifest >= self.manifest.number:
             check_origin(self.landing, self.target, last)
         if last is not None and last.manifest > self.manifest.number:
+            if not full and (recorded := self._still_recorded()) is not None:
+                return recorded
             raise TableError(
                 self.target.table,
                 f"another job has refreshed it as of manifest {last.manifest} already",

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from connector.errors import TableError
 from connector.schema import TableName
 from merge.lake.commits import Mark
 from merge.lake.control_table import Frontier
@@ -89,6 +90,31 @@ def test_a_refresh_does_not_take_that_of_another_query_or_other_versions_for_its
     for other in ({"query": "0123456789abcdef"}, {"inputs": {"shop.orders": ["t", 4]}}):
         with pytest.raises(OvertakenError, match="by another job"):
             committed(**{**same, **other})
+
+
+def test_a_view_that_a_merge_has_brought_further_stays_in_the_cut_that_is_recorded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Views are refreshed by hand as of the newest cut, for minutes, while merges go on."""
+    made_of = {"query": View("a", "SELECT 1").definition, "inputs": {}, "spark": "4.1.4"}
+    rows = [commit(8, "WRITE", 12, **made_of), commit(9, "OPTIMIZE"), commit(10, "WRITE", 13, **made_of)]
+    state, last = Mock(id="v"), Mock(last=Mark(SOURCE, 13))
+    for name, value in {"table_id": "v", "read_state": state, "check_origin": True}.items():
+        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+    monkeypatch.setattr(Refresh, "_commits", lambda *_: last)
+    refresh = of_history(monkeypatch, Frontier(12, 9, "v"), *rows)
+    report = refresh._refreshed(full=False)
+    assert (report.frontier, report.refreshed) == (Frontier(12, 9, "v", 0), False)
+    asked = replace(refresh, planned=PlannedView(View("a", "SELECT 2"), {}))
+    for other, full in (
+        (refresh, True),
+        (asked, False),
+        (replace(refresh, frontier=Frontier(11, 9, "v")), False),
+        (replace(refresh, frontier=Frontier(12, 9, "v", error="no")), False),
+        (replace(refresh, frontier=Frontier(12, 10, "v")), False),
+    ):
+        with pytest.raises(TableError, match="as of manifest 13 already"):
+            other._refreshed(full=full)
 
 
 def test_rows_of_other_columns_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
