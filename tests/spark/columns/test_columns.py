@@ -347,14 +347,17 @@ def test_a_table_masked_before_it_lands_is_the_same_in_the_lake_and_no_masks_are
     assert {row["Mail"] for row in its.rows()} == {"under the new salt"}
 
 
+def masked_orders(folder: Path) -> Config:
+    """Return a configuration of the zone in a folder, by which a column of the orders is null."""
+    return config_of(str(folder / "landing"), str(folder / "lake"), public__orders={"mask": {"b": "null"}})
+
+
 def test_a_merge_with_the_former_masks_that_would_write_after_a_rebuild_writes_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had read the table before the rebuild began, and merges up to a later manifest."""
     zone = Zone(spark, tmp_path)
-    masked = config_of(
-        str(tmp_path / "landing"), str(tmp_path / "lake"), public__orders={"mask": {"b": "null"}}
-    )
+    masked = masked_orders(tmp_path)
     zone.log(10, insert_order(5, 1))
     assert zone.merge().exact
     zone.log(20, insert_order(15, 2))
@@ -389,9 +392,7 @@ def test_a_rebuild_with_other_masks_that_a_former_merge_overtakes_loses_nothing(
 ) -> None:
     """It had planned up to an earlier manifest, and its commit passes the fence, as of another generation."""
     zone = Zone(spark, tmp_path)
-    masked = config_of(
-        str(tmp_path / "landing"), str(tmp_path / "lake"), public__orders={"mask": {"b": "null"}}
-    )
+    masked = masked_orders(tmp_path)
     zone.log(10, insert_order(5, 1))
     assert zone.merge().exact
     whole = Rewrite.whole
