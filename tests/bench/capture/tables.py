@@ -1,4 +1,4 @@
-"""A thousand tables, one of which changes: the size of a manifest, the time of a start, and the agent's memory."""
+"""A thousand tables, one of which changes: a manifest's size, the time of a start, and the agent's memory."""
 
 from __future__ import annotations
 
