@@ -46,7 +46,8 @@ from connector.findings import never_dropped, require_fit
 from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.listening import Listener, Probe, SessionProbe, listening, silence_seconds
+from connector.listening import Listener, Probe, listening, silence_seconds
+from connector.lost_sessions import LostSessions
 from connector.masking.source import masked_source
 from connector.signals import reloaded_by_signal, stopped_by_signals
 from connector.silence import SILENCE_SECONDS, end_all
@@ -86,7 +87,7 @@ def open_gauge(config: Config) -> LoadGauge:
         from connector.postgres.load_gauge import PostgresGauge
 
         return PostgresGauge(config.source)
-    from connector.mysql.server import MysqlGauge
+    from connector.mysql.load.gauge import MysqlGauge
 
     return MysqlGauge(config.source, [url.get_secret_value() for url in config.limits.replicas])
 
@@ -97,10 +98,10 @@ def open_probe(config: Config) -> Probe:
     if config.source.kind == "postgres":
         from connector.postgres import connection as postgres
 
-        return SessionProbe(lambda: postgres.connect(url, name), postgres.ask, postgres.cut)
-    from connector.mysql import connection as mysql
+        return postgres.probe(url, name)
+    from connector.mysql import server as mysql
 
-    return SessionProbe(lambda: mysql.connect(url, name), mysql.ask, mysql.close)
+    return mysql.probe(url, name)
 
 
 def _name_of(config: Config) -> str:
@@ -115,9 +116,10 @@ def _listen(
     *,
     first_seconds: float = 0.0,
 ) -> AbstractContextManager[Listener]:
-    """Listen for the source; once it is silent, end all connections to it."""
-    end = lambda: end_all(_name_of(config))  # noqa: E731
-    return listening(open_probe(config), end, seconds, signs, first_seconds=first_seconds)
+    """Listen for the source; once it is silent, end all connections to it, and meanwhile those lost alone."""
+    name, probe = _name_of(config), open_probe(config)
+    look = LostSessions(name, probe, seconds).look
+    return listening(probe, lambda: end_all(name), seconds, signs, first_seconds=first_seconds, look=look)
 
 
 def check(config: Config) -> list[Finding]:

@@ -1,5 +1,7 @@
 """Listens for the database: asks it at intervals whether it answers, and ends all connections if it does not.
 
+While it answers, connections that were lost alone are looked for (`connector.lost_sessions`).
+
 Whoever waits for a database may have to wait long: for a lock, for the first row of a large chunk. So a
 session that asks for nothing else (`Probe`) tells a silent server from a busy one. What else is heard of it,
 such as log that arrives, counts too: a server that has no time for the probe is not silent.
@@ -8,6 +10,7 @@ Invariants:
 
 - Silence is counted in short waits of our own. So a process that was paused hears what came meanwhile before
   it judges.
+- The session that asks may be lost alone: another one asks before the server counts as silent.
 - Only a server that can't be reached is silent. One that refuses the probe, for want of connections, has
   answered.
 - The first answer may take as long as a login does: the server looks up our host's name, or an address leads
@@ -18,12 +21,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from connector.background import BackgroundThread
 from connector.errors import DeltatideError, UnreachableError
+from connector.lost_sessions import SessionList
 from connector.silence import SILENCE_SECONDS
 
 log = logging.getLogger(__name__)
@@ -35,8 +39,8 @@ ASK_SECONDS = 2.0
 """The longest pause between two questions: they cost next to nothing."""
 
 
-class Probe(Protocol):
-    """A session on which nothing else is asked than whether the server answers. Used by one thread."""
+class Probe(SessionList, Protocol):
+    """A session that asks nothing but whether the server answers, and whom. Used by one thread."""
 
     def ask(self) -> None:
         """Wait for an answer; `UnreachableError` if the server can't be reached, or the session was lost.
@@ -49,25 +53,39 @@ class Probe(Protocol):
 
 
 _Connection = TypeVar("_Connection")
+_Result = TypeVar("_Result")
 
 
 class SessionProbe(Generic[_Connection]):
-    """A `Probe`, from a driver's functions: `ask` waits for an answer on a connection."""
+    """A `Probe`, from a driver's functions on a connection: `ask` waits for an answer."""
 
     def __init__(
         self,
         connect: Callable[[], _Connection],
         ask: Callable[[_Connection], None],
         close: Callable[[_Connection | None], None],
+        idle: Callable[[_Connection, Collection[Any]], set[Hashable]],
+        end: Callable[[_Connection, Any], None],
     ) -> None:
-        self._connect, self._ask, self._close = connect, ask, close
+        self._connect, self._ask, self._close, self._idle, self._end = connect, ask, close, idle, end
         self._connection: _Connection | None = None
 
     def ask(self) -> None:
         """Wait for an answer."""
+        self._on_session(self._ask)
+
+    def idle(self, sessions: Collection[Hashable]) -> set[Hashable]:
+        """Return the sessions that the server does not have, or that wait for us."""
+        return self._on_session(lambda connection: self._idle(connection, sessions))
+
+    def end(self, session: Hashable) -> None:
+        """End a session at the server."""
+        self._on_session(lambda connection: self._end(connection, session))
+
+    def _on_session(self, use: Callable[[_Connection], _Result]) -> _Result:
         connection = self._connection = self._connection or self._connect()
         try:
-            self._ask(connection)
+            return use(connection)
         except DeltatideError:
             self.close()
             raise
@@ -94,8 +112,9 @@ class Listener(BackgroundThread):
 
     `end` ends all connections; it is called again each time that another `seconds` have passed without an
     answer, until the first one `first_seconds`, if that is more. `signs` returns something that differs once
-    more was heard of the server. `silent`: whether it has been silent since its last answer; `unanswered`:
-    whether it was so before its first one.
+    more was heard of the server. `look` is called after each answer, with the seconds of the pause before it:
+    it looks for connections that were lost alone. `silent`: whether it has been silent since its last answer;
+    `unanswered`: whether it was so before its first one.
     """
 
     def __init__(
@@ -106,23 +125,27 @@ class Listener(BackgroundThread):
         signs: Callable[[], object] = lambda: None,
         *,
         first_seconds: float = 0.0,
+        look: Callable[[float], None] = lambda _pause: None,
     ) -> None:
         super().__init__("listening")
         self.silent = self.unanswered = False
-        self._probe, self._end, self._seconds, self._signs = probe, end, seconds, signs
+        self._probe, self._end, self._seconds, self._signs, self._look = probe, end, seconds, signs, look
         self._first_seconds, self._answers = max(seconds, first_seconds), 0
         self._broken: Exception | None = None
 
     def work(self) -> None:
         """Judge at intervals, until `stopping`."""
         threading.Thread(target=self._ask, name="asking", daemon=True).start()
-        tick, quiet, before = min(1.0, self._seconds / 8), 0.0, None
+        tick, quiet, before, doubted = min(1.0, self._seconds / 8), 0.0, None, False
         while not self.stopping.wait(tick):
             now = (self._answers, self._signs())
             quiet = quiet + tick if now == before else 0.0
             before, limit = now, self._seconds if now[0] else self._first_seconds
             if quiet == 0.0:
-                self.silent = False
+                self.silent = doubted = False
+            elif quiet >= limit / 2 and now[0] and not doubted:
+                doubted = True
+                self._probe.close()  # the question is asked again by another session
             elif quiet >= limit:
                 self.unanswered |= not now[0]
                 self.silent, quiet = True, 0.0
@@ -134,10 +157,12 @@ class Listener(BackgroundThread):
         self._probe.close()
 
     def _ask(self) -> None:
+        pause = min(self._seconds / 8, ASK_SECONDS)
         while not self.stopping.is_set():
             try:
                 self._probe.ask()
                 self._answers += 1
+                self._look(pause)
             except UnreachableError as error:
                 log.debug("%s", error)
             except DeltatideError:  # it refuses, so it is there
@@ -145,7 +170,7 @@ class Listener(BackgroundThread):
             except Exception as error:  # for `failure`, since without questions nothing can be judged
                 self._broken = error
                 return
-            self.stopping.wait(min(self._seconds / 8, ASK_SECONDS))
+            self.stopping.wait(pause)
         self._probe.close()
 
 
@@ -157,9 +182,10 @@ def listening(
     signs: Callable[[], object] = lambda: None,
     *,
     first_seconds: float = 0.0,
+    look: Callable[[float], None] = lambda _pause: None,
 ) -> Iterator[Listener]:
     """Listen while the block runs, as `Listener` does."""
-    listener = Listener(probe, end, seconds, signs, first_seconds=first_seconds)
+    listener = Listener(probe, end, seconds, signs, first_seconds=first_seconds, look=look)
     listener.start()
     try:
         yield listener

@@ -1,21 +1,24 @@
-"""Ends connections to a server that answers nothing.
+"""Ends connections to a server that answers nothing, and notes who waits for one.
 
 A peer that is gone is noticed by TCP. But behind a proxy, a balancer or a tunnel that lives on, a server that
 can't be reached is silent, and the drivers wait for ever: then the agent would hold its lease and capture
 nothing, while a standby could.
 
-Two ways: a quick question that is not `answered` ends its own connection, and whoever finds the server silent
-(`connector.listening`) ends all connections of an agent (`end_all`), whatever they wait for.
+Four ways: a quick question that is not `answered` ends its own connection; who reads what the peer should
+never interrupt for long counts its pauses (`Patience`); whoever finds the server silent
+(`connector.listening`) ends all connections of an agent (`end_all`), whatever they wait for; and one whose
+server no longer works for it (`connector.lost_sessions`) is ended alone (`end`).
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from connector.errors import UnreachableError
@@ -23,18 +26,55 @@ from connector.errors import UnreachableError
 SILENCE_SECONDS = 30.0
 """As long as TCP takes for a peer that is gone: a busy server may take seconds to answer anything."""
 
-_open: dict[str, WeakKeyDictionary[Any, Callable[[Any], int]]] = {}
-"""The connections of this process by their name, which all of an agent share, and what returns the descriptor
-of one.
-"""
+ASK_AGAIN_SECONDS = 2.0
+"""Between two questions whether the peer works for a connection on which nothing comes."""
+
+_BYTES_RECEIVED = struct.Struct("128xQ")
+"""``tcpi_bytes_received`` of Linux's ``struct tcp_info``, whose fields keep their places."""
+
+
+class Awaited:
+    """Whether somebody waits for the peer on a connection: then `count` is odd. It differs for each wait."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count += 1
+
+    def resting(self) -> Awaited:
+        """Return a context in which whoever waits does something else, whose time does not count."""
+        return self  # which makes the count even, and odd again
+
+
+def awaited_of(connection: Any) -> Awaited:
+    """Return who waits on a connection of ours; for another one, what nobody looks at."""
+    return getattr(connection, "awaited", None) or Awaited()
+
+
+class _Opened(NamedTuple):
+    descriptor_of: Callable[[Any], int]
+    session: Hashable
+
+
+_open: dict[str, WeakKeyDictionary[Any, _Opened]] = {}
+"""The connections of this process by their name, which all of an agent share."""
 
 _opening = threading.Lock()
 
 
-def note_open(name: str, connection: Any, descriptor_of: Callable[[Any], int]) -> None:
-    """Have `end_all` end a connection, too, as long as it is used."""
+def note_open(
+    name: str, connection: Any, descriptor_of: Callable[[Any], int], session: Hashable = None
+) -> None:
+    """Have `end_all` end a connection, too, as long as it is used.
+
+    `session`: what its server knows it by, and no other one; None: that can't be relied on.
+    """
     with _opening:
-        _open.setdefault(name, WeakKeyDictionary())[connection] = descriptor_of
+        _open.setdefault(name, WeakKeyDictionary())[connection] = _Opened(descriptor_of, session)
 
 
 def end_all(name: str) -> None:
@@ -42,11 +82,44 @@ def end_all(name: str) -> None:
 
     They are left to their users to close.
     """
+    _end(name, lambda _session: True)
+
+
+def end(name: str, sessions: Collection[Hashable]) -> None:
+    """Shut down the connections of these sessions, as `end_all` does."""
+    _end(name, lambda session: session in sessions)
+
+
+def _end(name: str, chosen: Callable[[Hashable], bool]) -> None:
+    for connection, (descriptor_of, session) in _opened(name):
+        if chosen(session):
+            with suppress(Exception):  # it has ended by itself, with one of its driver's errors
+                shut_down(descriptor_of(connection))
+
+
+def _opened(name: str) -> list[tuple[Any, _Opened]]:
     with _opening:
-        connections = list(_open.get(name, {}).items())
-    for connection, descriptor_of in connections:
-        with suppress(Exception):  # it has ended by itself, with one of its driver's errors
-            shut_down(descriptor_of(connection))
+        return list(_open.get(name, {}).items())
+
+
+def awaited_sessions(name: str) -> dict[Hashable, tuple[int, int]]:
+    """Return the sessions on which somebody waits, each with what changes once anything comes."""
+    found: dict[Hashable, tuple[int, int]] = {}
+    for connection, (descriptor_of, session) in _opened(name):
+        count = awaited_of(connection).count
+        if session is not None and count % 2:
+            with suppress(Exception):  # it has ended by itself
+                found[session] = (count, _bytes_received(descriptor_of(connection)))
+    return found
+
+
+def _bytes_received(descriptor: int) -> int:
+    """Return how many bytes came on a TCP connection; 0 for another one."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        if copy.family not in (socket.AF_INET, socket.AF_INET6):
+            return 0
+        found = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
+        return int(_BYTES_RECEIVED.unpack(found)[0]) if len(found) == _BYTES_RECEIVED.size else 0
 
 
 def shut_down(descriptor: int) -> None:
@@ -87,3 +160,33 @@ def answered(descriptor: int, doing: str) -> Iterator[None]:
         finally:
             timer.cancel()
             timer.join()
+
+
+class Patience:
+    """How long nothing has come from a peer that sends something all the time, if only that it lives.
+
+    Only waits of ours are counted. So a process that was paused, or was busy with other things, hears what
+    came meanwhile before it judges. `works` returns whether the peer is known to be at work for us: then it
+    may be silent for longer. Used by one thread.
+    """
+
+    def __init__(self, doing: str, works: Callable[[], bool] = lambda: False) -> None:
+        self._doing, self._works = doing, works
+        self._quiet, self._doubted = 0.0, False
+
+    def heard(self) -> None:
+        """Note that something came."""
+        self._quiet, self._doubted = 0.0, False
+
+    def waited(self, seconds: float) -> None:
+        """Note a wait in which nothing came; `UnreachableError` once the connection counts as lost.
+
+        For that, the peer is found not to be at work twice in a row: an answer may be on its way.
+        """
+        self._quiet += max(0.0, seconds)
+        if self._quiet <= SILENCE_SECONDS:
+            return
+        self._quiet = SILENCE_SECONDS - min(ASK_AGAIN_SECONDS, SILENCE_SECONDS / 2)
+        lost, self._doubted = self._doubted, not self._works()
+        if lost and self._doubted:
+            raise UnreachableError(f"{self._doing}: the server was silent for {SILENCE_SECONDS:g} s")

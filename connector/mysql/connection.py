@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -27,7 +27,7 @@ from connector.errors import (
     TransientError,
     UnreachableError,
 )
-from connector.silence import SILENCE_SECONDS, answered, note_open, shut_down
+from connector.silence import SILENCE_SECONDS, Awaited, answered, note_open, shut_down
 
 CONNECT_SECONDS = 10
 """An unreachable host must be reported well before an operator loses patience."""
@@ -72,6 +72,9 @@ A statement that MariaDB answers from its cache of queries locks no table, and i
 snapshot.
 """
 
+_IDENTITY = ("server_uuid", "server_id", "gtid_domain_id", "pseudo_thread_id")
+"""Variables that show whose session it is, and its number."""
+
 _TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "ssl_verify_cert", "ssl_verify_identity"))
 _PARAMETERS = _TLS | {"unix_socket"}
 
@@ -106,6 +109,20 @@ _REFUSALS = {
     2026: "configure ssl_cert and ssl_key at the server, or set a weaker ssl_mode in source.url",
     3118: "ALTER USER ... ACCOUNT UNLOCK",
 }
+
+
+class _Connection(Connection):  # type: ignore[misc]  # which has no types
+    """Notes who waits for the server. `session`: what the server knows it by, if that is certain."""
+
+    def __init__(self, **given: Any) -> None:
+        self.awaited = Awaited()
+        self.session: Hashable = None
+        super().__init__(**given)
+
+    def _read_bytes(self, num_bytes: int) -> bytes:
+        with self.awaited:
+            found: bytes = super()._read_bytes(num_bytes)
+            return found
 
 
 def parse_url(url: str) -> dict[str, Any]:
@@ -184,7 +201,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
     """
     parameters = parse_url(url)
     try:
-        connection = pymysql.connect(
+        connection = _Connection(
             **{**parameters, "password": parameters["password"].encode()},  # a str is sent as Latin-1
             charset="utf8mb4",
             autocommit=True,
@@ -198,20 +215,39 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
         raise refused(error, parameters) from None
     try:
         _keep_alive(connection._sock)
-        if not replication:
-            query(connection, f"SET SESSION {', '.join(_further_settings(connection))}")
-        connection._read_timeout = None
-        note_open(name, connection, descriptor_of)
+        if not replication:  # else its few statements may take as long as the handshake
+            known = _variables(connection)
+            query(connection, f"SET SESSION {', '.join(_further_settings(connection, known))}")
+            connection._read_timeout = None
+            connection.session = _session_of(connection, known)
+        note_open(name, connection, descriptor_of, connection.session)
     except (pymysql.Error, OSError) as error:
         close(connection)
         raise refused(error, parameters) from None
     return connection
 
 
-def _further_settings(connection: Connection[Any]) -> list[str]:
+def _variables(connection: Connection[Any]) -> dict[str, str]:
+    names = ", ".join(map(literal, (*_SESSION_WHERE_KNOWN, "transaction_isolation", *_IDENTITY)))
+    found = rows(connection, f"SHOW VARIABLES WHERE variable_name IN ({names})")
+    return {str(name): str(value) for name, value in found}
+
+
+def _session_of(connection: Connection[Any], known: Mapping[str, str]) -> Hashable:
+    """Return the server and its number for a session; None behind a proxy that has numbers of its own."""
+    number: int = connection.thread_id()
+    return (uuid_of(known), number) if known.get("pseudo_thread_id") == str(number) else None
+
+
+def uuid_of(variables: Mapping[str, str]) -> str:
+    """Return what identifies a server: MySQL's server_uuid; MariaDB has none, but alone a gtid_domain_id."""
+    if "gtid_domain_id" in variables:
+        return f"{variables['server_id']}-{variables['gtid_domain_id']}"
+    return str(variables.get("server_uuid", ""))
+
+
+def _further_settings(connection: Connection[Any], known: Mapping[str, str]) -> list[str]:
     """Return the settings that not all servers have; MySQL renamed tx_isolation in 8.0, MariaDB in 11.1."""
-    names = ", ".join(map(literal, (*_SESSION_WHERE_KNOWN, "transaction_isolation")))
-    known = {name for name, _ in rows(connection, f"SHOW VARIABLES WHERE variable_name IN ({names})")}
     isolation = "transaction_isolation" if "transaction_isolation" in known else "tx_isolation"
     further = [f"{name} = {value}" for name, value in _SESSION_WHERE_KNOWN.items() if name in known]
     if "MariaDB" in connection.get_server_info():

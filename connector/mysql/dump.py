@@ -50,6 +50,7 @@ from connector.mysql.predicate import FAILED, check_predicate, limit_time
 from connector.mysql.server import end_of_log, find_server, position_of
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName, TableSchema
+from connector.silence import awaited_of
 from connector.source import ChunkRows, KeyRange
 
 BATCH_BYTES = 4 << 20
@@ -295,7 +296,8 @@ class MysqlTables:
     def _gather(self, stream: RowStream) -> None:
         """Wait for bytes, then take what else arrives promptly; splitting the rows detects their end."""
         while len(stream.rest) < max(BATCH_BYTES, stream.wanted):
-            data = self._connection._rfile.read1(RECEIVE_BYTES)
+            with awaited_of(self._connection):
+                data = self._connection._rfile.read1(RECEIVE_BYTES)
             if not data:
                 raise TransientError("reading rows: the server closed the connection")
             stream.feed(data)

@@ -1,4 +1,4 @@
-"""The server: its kind (detected, never configured), binary log files, load, and sessions on it.
+"""The server: its kind (detected, never configured), binary log files, and sessions on it.
 
 Invariant: what is known of a session's server holds while that session lives. Reopened, it may lead to
 another server, possibly of another database: nothing is written there, and no log begun, before that is
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,20 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from connector.config import SourceConfig
-from connector.errors import LogFilteredError, LogOffError, OperatorError, PreconditionError, TransientError
-from connector.mysql.connection import alive, close, connect, descriptor_of, driver_errors, row, rows
+from connector.errors import LogFilteredError, LogOffError, TransientError
+from connector.listening import SessionProbe
+from connector.mysql.connection import (
+    alive,
+    ask,
+    close,
+    connect,
+    driver_errors,
+    query,
+    row,
+    rows,
+    uuid_of,
+)
 from connector.position import format_position, pack_binlog_position
-from connector.silence import answered
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +84,8 @@ def find_server(connection: Connection[Any]) -> Server:
     """Identify the server: only MariaDB has a gtid_domain_id."""
     names = "'version', 'server_id', 'server_uuid', 'gtid_domain_id', 'lower_case_table_names'"
     found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
-    mariadb = "gtid_domain_id" in found
-    uuid = f"{found['server_id']}-{found['gtid_domain_id']}" if mariadb else str(found.get("server_uuid", ""))
-    lower_case = found.get("lower_case_table_names", "0") != "0"
-    return Server(mariadb, str(found["version"]), int(found["server_id"]), uuid, lower_case)
+    mariadb, lower_case = "gtid_domain_id" in found, found.get("lower_case_table_names", "0") != "0"
+    return Server(mariadb, str(found["version"]), int(found["server_id"]), uuid_of(found), lower_case)
 
 
 def ensure_logging(connection: Connection[Any], server: Server) -> None:
@@ -136,14 +143,14 @@ def is_replica(connection: Connection[Any]) -> bool | None:
     A stopped one may continue later; only RESET REPLICA ALL ends it. Members of a group replicate what any of
     them writes, so its channels do not count.
     """
-    found = _channels(connection)
+    found = channels(connection)
     if found is None:
         return None
     names = [str(channel.get("Channel_Name", "")) for channel in found]
     return any(not name.startswith("group_replication_") for name in names)
 
 
-def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
+def channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
     """Return the state of each replication channel; None if we lack the right."""
     for statement in _SHOW_CHANNELS:
         with connection.cursor(DictCursor) as cursor:
@@ -157,97 +164,6 @@ def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
                 raise
             return list(cursor.fetchall())
     return None
-
-
-class MysqlGauge:
-    """Measures a server's load over its own session; a `connector.figures.source_load.LoadGauge`.
-
-    `replicas`: urls of the replicas to watch, as a primary does not know their lag.
-    """
-
-    def __init__(self, config: SourceConfig, replicas: Sequence[str] = ()) -> None:
-        name = f"deltatide {config.name}"
-        self._connection = connect(config.url.get_secret_value(), name)
-        self._replicas = [_Replica(f"limits.replicas[{n}]", url, name) for n, url in enumerate(replicas)]
-
-    def measure(self) -> Mapping[str, float]:
-        """Return the running threads, ours included, and in seconds the greatest lag.
-
-        That is of the watched replicas, and of this server if it is a replica itself.
-        """
-        with driver_errors("measuring the server's load"):
-            running = row(self._connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")
-            lags = [_lag_of(channel) for channel in _channels(self._connection) or []]
-        lags += [replica.measure() for replica in self._replicas]
-        found = {"threads_running": float(running[1])} if running else {}
-        known = [lag for lag in lags if lag is not None]
-        return found | ({"replica_lag_seconds": max(known)} if known else {})
-
-    def unknown(self) -> Mapping[str, str]:
-        """Return why the lag of a watched replica is unknown."""
-        reasons = [replica.unknown for replica in self._replicas if replica.unknown is not None]
-        return {"replica_lag_seconds": ", ".join(reasons)} if reasons else {}
-
-    def close(self) -> None:
-        """Close the sessions; never raises."""
-        close(self._connection)
-        for replica in self._replicas:
-            replica.close()
-
-
-def _lag_of(channel: Mapping[str, Any]) -> float | None:
-    lag = channel.get("Seconds_Behind_Source", channel.get("Seconds_Behind_Master"))
-    return None if lag is None else float(lag)
-
-
-class _Replica:
-    """Measures the lag of one replica, over a session that is opened again when it is lost.
-
-    `unknown`: why it is unknown, as last measured: it can't be reached, or does not replicate. One that
-    refuses is not watched, which is logged once.
-    """
-
-    def __init__(self, setting: str, url: str, name: str) -> None:
-        self.unknown: str | None = None
-        self._setting, self._url, self._name = setting, url, name
-        self._connection: Connection[Any] | None = None
-        self._reported: str | None = None
-
-    def measure(self) -> float | None:
-        """Return the lag in seconds; None if it is unknown."""
-        self.unknown = None
-        try:
-            return self._measure()
-        except TransientError as error:
-            self.close()
-            self.unknown = f"{self._setting} can't be measured: {error}"
-        except OperatorError as error:
-            self.close()
-            self._report(f"{error} ({error.hint})" if error.hint else str(error))
-        return None
-
-    def close(self) -> None:
-        """Close the session; never raises."""
-        close(self._connection)
-        self._connection = None
-
-    def _measure(self) -> float | None:
-        connection = self._connection = self._connection or connect(self._url, self._name)
-        doing = "reading its state"
-        with driver_errors(doing), answered(descriptor_of(connection), doing):
-            channels = _channels(connection)
-        if not channels:
-            hint = "GRANT REPLICATION CLIENT, in MariaDB REPLICA MONITOR" if channels is None else None
-            raise PreconditionError("it is not a replica, or that can't be seen", hint=hint)
-        lags = [lag for channel in channels if (lag := _lag_of(channel)) is not None]
-        if len(lags) < len(channels):
-            self.unknown = f"{self._setting} does not replicate"
-        return max(lags, default=None)
-
-    def _report(self, why: str) -> None:
-        if why != self._reported:
-            log.warning("dumps are not held back for %s: %s", self._setting, why)
-        self._reported = why
 
 
 def is_primary(connection: Connection[Any]) -> bool:
@@ -336,3 +252,38 @@ class ServerSession:
         """Close the session; never raises."""
         close(self._connection)
         self._connection = None
+
+
+_WAITING = ("Sleep", "Binlog Dump")
+_SENDING = ("Sending to client", "Writing to net")
+"""Commands and states of sessions that wait for their clients. A session that asks never sends the log; one
+that does has taken over the number of a session that is gone.
+"""
+
+
+def idle_sessions(connection: Connection[Any], sessions: Collection[Any]) -> set[Hashable]:
+    """Return the sessions (as noted by `connect`) that the server no longer has, or that wait for us.
+
+    Also those of another server, to which the address no longer leads.
+    """
+    with driver_errors("looking for our sessions"):
+        here = find_server(connection).uuid
+        at_work = {
+            (here, int(number))
+            for number, _, _, _, command, _, state, *_ in rows(connection, "SHOW PROCESSLIST")
+            if command not in _WAITING and state not in _SENDING
+        }
+    return set(sessions) - at_work
+
+
+def end_session(connection: Connection[Any], session: Any) -> None:
+    """End a session, which may hold locks and a snapshot for as long as TCP takes."""
+    server, number = session
+    with driver_errors("ending a session of ours"):
+        if server == find_server(connection).uuid:
+            query(connection, f"KILL {number}")
+
+
+def probe(url: str, name: str) -> SessionProbe[Connection[Any]]:
+    """Return a session that asks whether the server answers, and on which connections it works for us."""
+    return SessionProbe(lambda: connect(url, name), ask, close, idle_sessions, end_session)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from connector.errors import (
@@ -27,8 +28,9 @@ from connector.errors import (
     TransientError,
     UnreachableError,
 )
+from connector.listening import SessionProbe
 from connector.postgres.driver.interface import CopyError
-from connector.silence import note_open, shut_down
+from connector.silence import Awaited, answered, note_open, shut_down
 
 SESSION = {
     # Whoever may create in another schema can't have operators or functions of theirs run with our rights,
@@ -122,6 +124,24 @@ _TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030",
 canceled, since no timeout of ours does), object in use, lock, idle, I/O, a snapshot that is too old."""
 
 
+class _Cursor(Cursor):
+    """Notes who waits for the server."""
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        """Run a statement."""
+        with self.connection.awaited:  # type: ignore[attr-defined]
+            super().execute(query, vars)
+
+
+class _Connection(Connection):
+    """Has a note of who waits for the server. `session`: what that knows it by, if that is certain."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.awaited = Awaited()
+        self.session: Hashable = None
+        super().__init__(*given, **named)
+
+
 def parse_url(url: str) -> dict[str, str]:
     """Parse a connection URL's parameters; `ConfigurationError` if libpq can't."""
     try:
@@ -160,14 +180,29 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
     if replication:
         fixed["replication"] = "database"
     try:
-        connection = psycopg2.connect(make_dsn(**{**ours, **parameters, **fixed}))
+        connection = psycopg2.connect(
+            make_dsn(**{**ours, **parameters, **fixed}),
+            connection_factory=_Connection,
+            cursor_factory=_Cursor,
+        )
     except psycopg2.Error as error:
         raise refused(error, parameters) from None
     connection.autocommit = True
-    note_open(name, connection, lambda each: each.fileno())
-    with driver_errors("setting up a session"):
-        one_row(connection, _session_query(connection.server_version))
+    note_open(name, connection, Connection.fileno)
+    doing = "setting up a session"
+    with driver_errors(doing), answered(connection.fileno(), doing):
+        settings = one_row(connection, _session_query(connection.server_version))
+    assert settings is not None
+    pid, begun = settings[-2:]
+    if pid == connection.info.backend_pid:  # else a pooler's, which may let other processes answer
+        connection.session = pid, begun
+        note_open(name, connection, Connection.fileno, connection.session)
     return connection
+
+
+_BEGUN = """SELECT extract(epoch FROM backend_start)::pg_catalog.text
+    FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())"""
+"""When a session began: with its process id, it has no other's."""
 
 
 def _startup_options() -> str:
@@ -182,7 +217,7 @@ def _session_query(version: int) -> str:
     values = {name: literal(value) for name, value in {**SESSION, **later}.items()}
     values |= {"lc_monetary": _LC_MONETARY}
     calls = (f"pg_catalog.set_config('{name}', {value}, false)" for name, value in values.items())
-    return f"SELECT {', '.join(calls)}"
+    return f"SELECT {', '.join(calls)}, pg_catalog.pg_backend_pid(), ({_BEGUN})"
 
 
 def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
@@ -305,6 +340,35 @@ def ask(connection: Connection) -> None:
         one_row(connection, "SELECT 1")
 
 
+_AT_WORK = """
+    SELECT pid, extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(NULL)
+    WHERE pid = ANY (%s) AND coalesce(lower(wait_event), '') NOT IN (
+        'clientread', 'clientwrite', 'walsendermain', 'walsenderwaitforwal', 'walsenderwritedata')"""
+"""Sessions whose processes don't wait for their clients, as one that has sent all log does, too. A process
+whose state the role may not see is among them.
+"""
+
+
+def idle_sessions(connection: Connection, sessions: Collection[Any]) -> set[Hashable]:
+    """Return the sessions (as noted by `connect`) that the server no longer has, or that wait for us.
+
+    None on a standby: an address that leads to several servers may lead elsewhere now.
+    """
+    with driver_errors("looking for our sessions"):
+        standby = one_row(connection, "SELECT pg_is_in_recovery()")
+        at_work = set(all_rows(connection, _AT_WORK, ([pid for pid, _ in sessions],)))
+    return set() if standby == (True,) else set(sessions) - at_work
+
+
+def end_session(connection: Connection, session: Any) -> None:
+    """End a session's process, which may hold locks and a snapshot for as long as TCP takes."""
+    query = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity(%s)
+        WHERE extract(epoch FROM backend_start)::text = %s"""
+    with driver_errors("ending a session of ours"):
+        one_row(connection, query, session)
+
+
 def close(connection: Connection | None) -> None:
     """Close a connection in any state."""
     if connection is not None:
@@ -323,3 +387,8 @@ def cut(connection: Connection | None) -> None:
         with suppress(psycopg2.Error, OSError):  # it has ended by itself
             shut_down(connection.fileno())
     close(connection)
+
+
+def probe(url: str, name: str) -> SessionProbe[Connection]:
+    """Return a session that asks whether the server answers, and on which connections it works for us."""
+    return SessionProbe(lambda: connect(url, name), ask, cut, idle_sessions, end_session)

@@ -13,8 +13,9 @@ import pytest
 
 from connector import silence
 from connector.errors import TransientError
-from connector.listening import Probe, SessionProbe, listening
+from connector.listening import Probe, listening
 from connector.mysql import connection as mysql_connection
+from connector.mysql import server as mysql_server
 from connector.postgres import connection as postgres_connection
 from connector.silence import end_all
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -61,7 +62,7 @@ def test_a_silent_mysql_is_lost_and_its_handshake_is_not_awaited_for_ever(mariad
         with following(mysql_source.source_of(mariadb, url=url)) as log:
             log.read(0.2, 1 << 20)
             proxy.fall_silent()
-            assert "the server has not answered for 1 s" in read_until_it_fails(log)
+            assert "the server was silent for 1 s" in read_until_it_fails(log)
         with pytest.raises(TransientError, match="timed out"):
             mysql_connection.connect(url, "test")
 
@@ -93,11 +94,10 @@ def assert_only_silence_ends_a_query(proxy: LossyProxy, probe: Probe, sleep: Cal
 def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(database: Database) -> None:
     with LossyProxy(database.port) as proxy:
         url = database.url.replace(f":{database.port}/", f":{proxy.port}/")
-        connect = lambda: postgres_connection.connect(url, "deltatide silent")  # noqa: E731
-        connection = connect()
+        connection = postgres_connection.connect(url, "deltatide silent")
         assert_only_silence_ends_a_query(
             proxy,
-            SessionProbe(connect, postgres_connection.ask, postgres_connection.cut),
+            postgres_connection.probe(url, "deltatide silent"),
             lambda seconds: postgres_connection.one_row(connection, f"SELECT pg_sleep({seconds})"),
         )
 
@@ -107,10 +107,9 @@ def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(database: Da
 def test_a_query_to_a_silent_mysql_ends_however_long_it_may_take(mariadb: MysqlDatabase) -> None:
     with LossyProxy(mariadb.port) as proxy:
         url = mariadb.url.replace(f":{mariadb.port}/", f":{proxy.port}/")
-        connect = lambda: mysql_connection.connect(url, "deltatide silent")  # noqa: E731
-        connection = connect()
+        connection = mysql_connection.connect(url, "deltatide silent")
         assert_only_silence_ends_a_query(
             proxy,
-            SessionProbe(connect, mysql_connection.ask, mysql_connection.close),
+            mysql_server.probe(url, "deltatide silent"),
             lambda seconds: mysql_connection.row(connection, f"SELECT SLEEP({seconds})"),
         )

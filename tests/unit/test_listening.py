@@ -48,6 +48,24 @@ def test_a_server_that_refuses_is_there_and_one_that_cannot_be_reached_is_silent
     judged.stop()
 
 
+def test_a_session_that_asks_and_is_lost_alone_is_no_silent_server() -> None:
+    class Lost(AnsweringProbe):
+        sessions = 0
+
+        def close(self) -> None:
+            self.sessions += 1
+            self.silent.clear()
+            super().close()
+
+    probe, ended = Lost(), list[None]()
+    with listening(probe, lambda: ended.append(None), SECONDS) as listener:
+        wait_until(lambda: listener._answers > 3, "it has answered")
+        answers = listener._answers
+        probe.silent.set()
+        wait_until(lambda: listener._answers > answers + 20, "another session asks")
+        assert (probe.sessions, ended, listener.silent) == (1, [], False)
+
+
 def test_log_that_arrives_is_a_sign_of_life() -> None:
     """The server has no time for the probe."""
     arrived = threading.Event()

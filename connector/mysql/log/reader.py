@@ -123,7 +123,6 @@ class MysqlLogReader:
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes`."""
         deadline = time.monotonic() + seconds
-        self._stream.resume()
         while self._buffer.held_bytes < upto_bytes:
             if self._buffer.locked is not None:
                 if self._is_still_locked(self._buffer.locked, deadline):

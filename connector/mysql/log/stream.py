@@ -42,12 +42,10 @@ from connector.mysql.log.packet import (
     uint32_at,
 )
 from connector.mysql.server import Server
+from connector.silence import SILENCE_SECONDS, Patience
 
 HEARTBEAT_SECONDS = 2
 """The server's heartbeat interval while idle."""
-
-SILENCE_SECONDS = 30.0
-"""A server that is silent for longer than this while we listen is considered dead."""
 
 RECEIVE_BYTES = 1 << 18
 
@@ -151,7 +149,7 @@ class BinlogStream:
         self._format_end = 0  # where the file's FORMAT event ends; 0: reading began within the file
         self._crc, self._missing = 0, 0  # of an event in pieces: of those that came, and bytes of the others
         self._long_event: bytearray | None = None
-        self._heard = time.monotonic()
+        self._patience = Patience("reading the log")
         self._ended: TransientError | None = None
         with driver_errors("requesting the log"):
             self._set_replica_variables(server)
@@ -174,24 +172,17 @@ class BinlogStream:
             try:
                 data = self._sock.recv(RECEIVE_BYTES)
             except TimeoutError:
-                if time.monotonic() - self._heard > SILENCE_SECONDS:
-                    raise TransientError(
-                        f"reading the log: the server was silent for {SILENCE_SECONDS:g} s"
-                    ) from None
+                self._patience.waited(seconds)
                 return []
         if not data:
             raise TransientError("reading the log: the server closed the connection")
-        self._heard = time.monotonic()
+        self._patience.heard()
         self.received += len(data)
         self._rest += data
         packets = self._split_packets()
         if len(data) < FEW_BYTES:
             time.sleep(max(0.0, min(NAP_SECONDS, seconds)))
         return packets
-
-    def resume(self) -> None:
-        """Listen again after a pause of ours, whose silence does not count."""
-        self._heard = time.monotonic()
 
     def close(self) -> None:
         """Close the connection; never raises."""

@@ -20,6 +20,9 @@ languages_needed = ()
 
 _POSTGRES_EPOCH = 946_684_800.0
 
+_REPLY = 1
+"""Has the server answer at once, by a keepalive."""
+
 
 def prepare_alone(connection: Connection, statement: str) -> None:
     """Have the server parse one statement by the extended query protocol, which allows only one."""
@@ -55,7 +58,7 @@ class _SlotReports(ABC):
     def report(self, written: int, confirmed: int) -> None:
         """Send written, flushed and applied positions. Only the flushed one lets the server discard log."""
         micros = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
-        self.send(struct.pack(">cQQQqB", b"r", written, confirmed, confirmed, micros, 0))
+        self.send(struct.pack(">cQQQqB", b"r", written, confirmed, confirmed, micros, _REPLY))
 
 
 class SlotStream(CopyStream, _SlotReports):

@@ -32,6 +32,7 @@ from connector.postgres.connection import close, literal
 from connector.postgres.driver.interface import CopyError, c_text
 from connector.postgres.driver.rowcopy import RowCopy
 from connector.postgres.slot import STREAM, copy_slot, start_replication
+from connector.silence import awaited_of
 
 slots_needed = 2
 languages_needed = ("plpgsql",)
@@ -99,7 +100,7 @@ class ThreadedCopy:
 
     def __init__(self, connection: Connection) -> None:
         self.done = False
-        self._connection = connection
+        self._connection, self._awaited = connection, awaited_of(connection)
         self._batches: queue.Queue[list[bytes] | None] = queue.Queue(maxsize=1)
         self._batch: list[bytes] = []
         self._size = 0
@@ -163,7 +164,7 @@ class ThreadedCopy:
 
     def _run(self, command: str) -> None:
         try:
-            with self._connection.cursor() as cursor:
+            with self._connection.cursor() as cursor, self._awaited:
                 cursor.copy_expert(command, self)
             self._hand_over()
         except BaseException as error:
@@ -174,7 +175,8 @@ class ThreadedCopy:
         if self._closed:
             raise CopyError("the reader has closed the connection", None)
         batch, self._batch, self._size = self._batch, [], 0
-        self._batches.put(batch)
+        with self._awaited.resting():
+            self._batches.put(batch)
 
     def _end(self) -> None:
         assert self._thread is not None
@@ -209,7 +211,8 @@ class CopiedSlotStream:
             copy = _copy_of(connection, slot)
             self._cursor = connection.cursor(cursor_factory=ReplicationCursor)
             command = start_replication(copy, publication, position)
-            self._cursor.start_replication_expert(command)  # type: ignore[no-untyped-call]
+            with awaited_of(connection):
+                self._cursor.start_replication_expert(command)  # type: ignore[no-untyped-call]
 
     def fetch(self) -> list[bytes]:
         """Return the messages that have arrived, up to a limit.
@@ -241,7 +244,7 @@ class CopiedSlotStream:
         """Report to the server what was received, and what the copy of the slot no longer needs."""
         with _copy_errors():
             self._cursor.send_feedback(  # type: ignore[no-untyped-call]
-                write_lsn=written, flush_lsn=confirmed, apply_lsn=confirmed, force=True
+                write_lsn=written, flush_lsn=confirmed, apply_lsn=confirmed, reply=True, force=True
             )
 
     def close(self) -> None:

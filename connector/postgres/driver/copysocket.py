@@ -111,8 +111,9 @@ class SocketCopy:
     def _wait(self, sock: socket.socket) -> None:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        while not poll.poll(WAIT_SECONDS * 1000):
-            pass
+        with self._stream.awaited:
+            while not poll.poll(WAIT_SECONDS * 1000):
+                pass
 
     def _take(self, sock: socket.socket) -> Walk:
         """Consume what has arrived on the socket, except what libpq must see."""

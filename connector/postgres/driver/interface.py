@@ -69,7 +69,10 @@ class LogStream(Messages, Protocol):
         """Return whether `report` moves the slot."""
 
     def report(self, written: int, confirmed: int) -> None:
-        """Report to the server what was received, and what is durable: the position flushed and applied."""
+        """Report to the server what was received, and what is durable: the position flushed and applied.
+
+        The server answers by a keepalive.
+        """
 
 
 class Rows(Protocol):

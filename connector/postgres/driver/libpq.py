@@ -24,6 +24,7 @@ from psycopg2.extensions import libpq_version
 
 from connector.postgres.connection import close
 from connector.postgres.driver.interface import CopyError, c_text
+from connector.silence import awaited_of
 
 _COPY_OUT, _COPY_BOTH = 3, 8
 _COMMAND_OK, _TUPLES_OK = 1, 2
@@ -82,6 +83,7 @@ class CopyStream:
         if pointer is None or connection.closed:
             raise CopyError("the connection is closed", None)
         self._connection = connection
+        self.awaited = awaited_of(connection)
         self._pg = c_void_p(pointer)
         self._buffer = c_void_p()
         self._reference = ctypes.byref(self._buffer)
@@ -118,7 +120,7 @@ class CopyStream:
     def start(self, command: str) -> None:
         """Send the command and wait until the server begins to copy; `CopyError` if it refuses."""
         self.send_query(command)
-        result = _wait_for_result(self._pg)
+        result = self._wait_for_result()
         status = _status(result)
         try:
             if status not in (_COPY_OUT, _COPY_BOTH):
@@ -140,7 +142,7 @@ class CopyStream:
     def end(self) -> None:
         """Read the end of the query; `CopyError` if it failed."""
         self.done = True
-        result = _wait_for_result(self._pg)
+        result = self._wait_for_result()
         try:
             if _status(result) not in (_COMMAND_OK, _TUPLES_OK):
                 raise self._refused(result)
@@ -183,8 +185,12 @@ class CopyStream:
         self.end()
 
     def _finish(self) -> None:
-        while result := _wait_for_result(self._pg):
+        while result := self._wait_for_result():
             _clear(result)
+
+    def _wait_for_result(self) -> Any:
+        with self.awaited:
+            return _wait_for_result(self._pg)
 
     def _refused(self, result: int) -> CopyError:
         state, message = _field(result, _SQLSTATE), _field(result, _PRIMARY_MESSAGE)
@@ -214,7 +220,9 @@ class TextCopyStream(CopyStream):
 
 def prepare(session: CopyStream, statement: str) -> None:
     """Have the server parse one statement, by the extended query protocol; `CopyError` if it refuses."""
-    session.take(_prepare(session.pg, b"", c_text(statement), 0, None))
+    with session.awaited:
+        result = _prepare(session.pg, b"", c_text(statement), 0, None)
+    session.take(result)
 
 
 def execute(session: CopyStream, statement: str) -> list[list[str]]:
@@ -228,5 +236,7 @@ def execute(session: CopyStream, statement: str) -> list[list[str]]:
         columns = range(_column_count(result))
         rows.extend([_value(result, r, c).decode() for c in columns] for r in range(_row_count(result)))
 
-    session.take(_execute(session.pg, c_text(statement), 0, None, None, None, None, 0), keep)
+    with session.awaited:
+        result = _execute(session.pg, c_text(statement), 0, None, None, None, None, 0)
+    session.take(result, keep)
     return rows

@@ -60,7 +60,8 @@ class MessageSocket:
         try:
             self._stream.send_query(command)
             while not self._answered:
-                self.wait(WAIT_SECONDS)
+                with self._stream.awaited:
+                    self.wait(WAIT_SECONDS)
                 self.pull()
                 if self._ended and not self._answered:
                     self._stream.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from connector.postgres.codec.copytext import CopiedRows
 from connector.postgres.driver.interface import Copy
+from connector.silence import awaited_of
 
 BUFFER_BYTES = 2 << 20
 """Bytes read at a time: enough for Arrow to be fast, few enough for memory."""
@@ -34,7 +35,8 @@ class RowCopy:
         copy, rows, size = self._copy, list[bytes](), 0
         while not copy.done and size < BUFFER_BYTES:
             if not (some := copy.fetch()) and not copy.done:
-                copy.wait(WAIT_SECONDS)
+                with awaited_of(copy):
+                    copy.wait(WAIT_SECONDS)
             rows += some
             size += sum(map(len, some))
             if not copy.done:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
@@ -31,6 +32,7 @@ from connector.postgres.driver.interface import Copy, CopyError
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.slot import BULK, NO_ROOM, REFUSED, advance_slot, copy_slot, end_of_log
 from connector.postgres.visibility import Visibility
+from connector.silence import Patience
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,8 @@ _TRAILER = b"\xff\xff"
 class BacklogReader:
     """Feeds a buffer in batches until little is left; then it is `done`.
 
-    `no_room`: it is done because the server has no room for a batch, none of which has been fed.
+    `no_room`: it is done because the server has no room for a batch, none of which has been fed. `works`
+    returns whether the server is at work on the connection, which another one shows.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class BacklogReader:
         publication: str,
         visibility: Visibility,
         enough_bytes: int,
+        works: Callable[[], bool],
     ) -> None:
+        self._patience = Patience("reading the log in bulk", works)
         self.done = self.no_room = False
         self._connection, self._buffer, self._copy = connection, buffer, copy
         self._publication, self._visibility, self._enough_bytes = publication, visibility, enough_bytes
@@ -71,6 +76,7 @@ class BacklogReader:
         publication: str,
         visibility: Visibility,
         enough_bytes: int,
+        works: Callable[[], bool],
     ) -> BacklogReader | None:
         """Copy the slot and move the copy to the visibility's position; None if no slot is free for it.
 
@@ -87,7 +93,7 @@ class BacklogReader:
                 log.warning("no replication slot is free for bulk reading; streaming instead")
                 return None
             raise
-        return cls(connection, buffer, copy, publication, visibility, enough_bytes)
+        return cls(connection, buffer, copy, publication, visibility, enough_bytes, works)
 
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes` or little is left."""
@@ -135,6 +141,7 @@ class BacklogReader:
         assert stream is not None
         rows = [] if stream.done else stream.fetch()
         if rows:
+            self._patience.heard()
             self._feed(rows)
         if self._buffer.waiting:
             return False
@@ -143,8 +150,12 @@ class BacklogReader:
             return True
         if not rows:
             now = time.monotonic()
-            if now >= deadline or not stream.wait(deadline - now):
+            if now >= deadline:
                 return False
+            if not stream.wait(deadline - now):
+                self._patience.waited(deadline - now)
+                return False
+            self._patience.heard()
         stream.pull()
         return time.monotonic() < deadline
 

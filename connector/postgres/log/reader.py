@@ -26,7 +26,7 @@ from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.position import parse_lsn
 from connector.postgres.codec.segment import PostgresSegment
-from connector.postgres.connection import all_rows, close, driver_errors, one_row
+from connector.postgres.connection import all_rows, close, driver_errors, idle_sessions, one_row
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.descriptions import DESCRIBES_SCHEMA_RENAMES
@@ -190,24 +190,38 @@ class PostgresLogReader:
         far_behind = self.behind_bytes > self._bulk_bytes
         if far_behind and self._may_read_in_bulk and self._open_backlog():
             return
+        connection = self._connect(True)
         self._log_source = StreamReader(
-            self._connect(True),
+            connection,
             self._buffer,
             self._slot,
             self._publication,
             self._visibility.position,
             self._confirmed,
+            self._works(connection),
         )
         self._poll_end_of_log()  # one process spans both readers: the server has not crashed
 
+    def _works(self, connection: Connection) -> Callable[[], bool]:
+        """Return what asks, beside the log, whether the server is at work on a connection that reads it."""
+        session, doing = getattr(connection, "session", None), "looking for the session that reads the log"
+
+        def works() -> bool:
+            with driver_errors(doing), answered(self._side.fileno(), doing):
+                return session is None or not idle_sessions(self._side, [session])
+
+        return works
+
     def _open_backlog(self) -> bool:
+        connection = self._connect(False)
         backlog = BacklogReader.open(
-            self._connect(False),
+            connection,
             self._buffer,
             self._slot,
             self._publication,
             self._visibility,
             CAUGHT_UP_BYTES,
+            self._works(connection),
         )
         if backlog is None:
             return False

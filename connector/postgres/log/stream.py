@@ -6,6 +6,9 @@ Invariants:
   server had read its log, since messages come in order.
 - Only the position passed to `confirm` is reported as flushed for the slot, however far the stream has come.
 
+- Each report asks for an answer. So a connection on which nothing comes, while the server has nothing to do
+  for it but to answer, is lost, even if a proxy in between keeps it open.
+
 While nobody calls `read`, a heartbeat thread keeps the server from dropping the connection
 (wal_sender_timeout).
 """
@@ -24,6 +27,7 @@ from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.slot import REFUSED
+from connector.silence import Patience
 
 STREAM_BASE = 25
 """Kind 'w', start and end of the log data, send time: the header before each payload in the stream."""
@@ -47,6 +51,7 @@ class StreamReader:
     """Feeds a buffer from the stream. `read` from one thread; `close` ends the heartbeat, too.
 
     The stream begins after `position`; what was read before it counts as flushed only up to `confirmed`.
+    `works` returns whether the server is at work on the connection, which another one shows.
     """
 
     def __init__(
@@ -57,8 +62,9 @@ class StreamReader:
         publication: str,
         position: int,
         confirmed: int,
+        works: Callable[[], bool],
     ) -> None:
-        self._buffer = buffer
+        self._buffer, self._patience = buffer, Patience("reading the log", works)
         self._received, self._confirmed = position, confirmed
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -95,7 +101,7 @@ class StreamReader:
                 if count < FEW:
                     if count:
                         time.sleep(NAP_SECONDS)
-                    self._stream.wait(deadline - now)
+                    self._wait(deadline - now)
 
     def confirm(self, position: int) -> None:
         """Report to the server that everything up to a position is durable."""
@@ -111,12 +117,19 @@ class StreamReader:
             self._stream.close()
         self._heartbeat.join()
 
+    def _wait(self, seconds: float) -> None:
+        if self._stream.wait(seconds):
+            self._patience.heard()
+        else:
+            self._patience.waited(seconds)
+
     def _receive(self) -> int:
         messages = self._stream.fetch()
         if self._stream.done:
             raise CopyError("the server ended the stream", None)
         if not messages:
             return 0
+        self._patience.heard()
         if min(map(len, messages)) > _KEEPALIVE_BYTES:
             self._buffer.feed(messages, STREAM_BASE)
         else:

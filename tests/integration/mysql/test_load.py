@@ -10,7 +10,7 @@ import pytest
 
 from connector.config import LimitsConfig, SourceConfig
 from connector.figures.source_load import LoadWatcher
-from connector.mysql.server import MysqlGauge
+from connector.mysql.load.gauge import MysqlGauge
 from connector.testing.memory_store import MemoryStore
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase

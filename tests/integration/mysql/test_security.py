@@ -16,7 +16,7 @@ from connector.demo.servers.mariadb import MariadbServer, find_programs
 from connector.demo.servers.server_user import ServerUser
 from connector.errors import DeltatideError, PreconditionError
 from connector.mysql.connection import connect, rows
-from connector.mysql.server import MysqlGauge
+from connector.mysql.load.gauge import MysqlGauge
 from connector.source import Finding
 from tests.support.agent.captured import CapturedDatabase, landed_tables
 from tests.support.servers.certificates import Authority

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 from connector.capture.loop import Capture
@@ -73,6 +73,11 @@ class AnsweringProbe:
         if self.silent.is_set():
             self.closed.wait(30)
             raise UnreachableError
+
+    def idle(self, sessions: Collection[Hashable]) -> set[Hashable]:
+        return set()
+
+    def end(self, session: Hashable) -> None: ...
 
     def close(self) -> None:
         self.closed.set()

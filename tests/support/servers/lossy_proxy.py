@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that cuts connections or falls silent on demand, even in mid-transfer."""
+"""A TCP proxy in front of a server: cuts connections, loses one, or falls silent, even in mid-transfer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 
 
 class LossyProxy:
@@ -17,6 +18,7 @@ class LossyProxy:
         self._random = random.Random(seed)
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
+        self._lost: set[int] = set()
         self._flowing = threading.Event()
         self._flowing.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -30,6 +32,7 @@ class LossyProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._lost.clear()
         self._flowing.set()
         self.cut(1.0)
 
@@ -40,6 +43,10 @@ class LossyProxy:
     def pass_on(self) -> None:
         """End the silence."""
         self._flowing.set()
+
+    def lose(self, *ports: int) -> None:
+        """Pass nothing on any more for the clients at these ports, not even that either side has ended."""
+        self._lost |= {*ports}
 
     def cut(self, share: float = 0.5) -> None:
         """Reset this share of the connections now."""
@@ -73,14 +80,22 @@ class LossyProxy:
                 continue
             with self._lock:
                 self._pairs.append((client, server))
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+            for ends in ((client, server), (server, client)):
+                args = (*ends, client.getpeername()[1])
+                threading.Thread(target=self._pass_on, args=args, daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, port: int) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self._flowing.wait()
+                self._await(port)
                 target.sendall(data)
+        self._await(port)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _await(self, port: int) -> None:
+        """Wait until something may pass."""
+        self._flowing.wait()
+        while port in self._lost:
+            time.sleep(0.05)

@@ -33,6 +33,7 @@ from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.stream import STREAM_BASE
 from connector.postgres.visibility import Visibility
 from connector.schema import Column, TableName, TableSchema
+from connector.silence import Awaited
 from connector.store.local import LocalStore
 
 PIECE = 1 << 20
@@ -114,7 +115,7 @@ class _Stream:
     """The part of libpq that reading from its socket needs."""
 
     def __init__(self, descriptor: int) -> None:
-        self.socket = descriptor
+        self.socket, self.awaited = descriptor, Awaited()
 
     def send_query(self, command: str) -> None:
         """Do nothing: the answer is already on the socket."""

@@ -30,8 +30,6 @@ class Stream:
         self.received = 0
         self.next: list[bytes] = []
 
-    def resume(self) -> None: ...
-
     def fetch(self, seconds: float) -> list[bytes]:
         packets, self.next = self.next, []
         self.received += sum(map(len, packets))

@@ -15,6 +15,7 @@ from connector.postgres.codec.copytext import split_rows
 from connector.postgres.driver import copysocket
 from connector.postgres.driver.copysocket import SocketCopy, walk_messages
 from connector.postgres.driver.rowcopy import BUFFER_BYTES
+from connector.silence import Awaited
 
 
 def message(kind: bytes, body: bytes) -> bytes:
@@ -98,7 +99,7 @@ class _Stream:
     """What reading from libpq's socket needs; nothing is sent on it."""
 
     def __init__(self, descriptor: int) -> None:
-        self.socket = descriptor
+        self.socket, self.awaited = descriptor, Awaited()
 
     def end(self) -> None: ...
 

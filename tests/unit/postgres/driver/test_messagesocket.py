@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from connector.postgres.driver import messagesocket
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.driver.messagesocket import MessageSocket, split_messages
+from connector.silence import Awaited
 from tests.unit.postgres.driver.test_copysocket import message
 
 ANSWER = message(b"W", b"\0\0\0")
@@ -25,7 +26,7 @@ class Libpq:
     """The part of libpq that `MessageSocket` needs."""
 
     def __init__(self, ours: socket.socket) -> None:
-        self.socket = ours.fileno()
+        self.socket, self.awaited = ours.fileno(), Awaited()
         self._ours = ours
 
     @property

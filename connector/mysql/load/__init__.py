@@ -1,0 +1,1 @@
+"""The load of a server and of its replicas."""
