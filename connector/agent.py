@@ -41,7 +41,7 @@ from connector.errors import (
     TransientError,
 )
 from connector.figures.progress import Progress
-from connector.figures.source_load import LoadGauge
+from connector.figures.source_load import LoadGauge, check_load
 from connector.findings import never_dropped, require_fit
 from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
@@ -131,9 +131,12 @@ def check(config: Config) -> list[Finding]:
         landing_zone = Finding("landing zone", "failed", str(error), error.hint)
     newest = functools.partial(newest_manifest, store) if landing_zone.state != "failed" else None
     try:
-        return [landing_zone, *_check_source(config, newest)]
+        findings = [landing_zone, *_check_source(config, newest)]
     except TransientError as error:
         return [landing_zone, Finding("source", "failed", str(error), error.hint)]
+    if any(found.name == "source" for found in findings):
+        return findings
+    return [*findings, *check_load(functools.partial(open_gauge, config), config.dump.workers)]
 
 
 def _check_source(

@@ -16,12 +16,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Protocol
 
 from connector.background import BackgroundThread
 from connector.config import LimitsConfig
-from connector.errors import OperatorError, TransientError
+from connector.errors import DeltatideError, OperatorError, TransientError
 from connector.landing.format import LEASE
+from connector.source import Finding
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -42,11 +44,23 @@ class LoadGauge(Protocol):
         `retained_log_mib` has no limit: log that the source keeps for the agent.
         """
 
+    def check(self, workers: int) -> list[Finding]:
+        """Report whether there is room for an agent with so many dump workers, and what can't be measured."""
+
     def unknown(self) -> Mapping[str, str]:
         """Return why figures that were to be measured last are unknown, by the names of their limits."""
 
     def close(self) -> None:
         """Close the connection; never raises."""
+
+
+def check_load(open_gauge: Callable[[], LoadGauge], workers: int) -> list[Finding]:
+    """Return the findings of `LoadGauge.check`; if it can't be opened, as without a free connection, why."""
+    try:
+        with closing(open_gauge()) as gauge:
+            return gauge.check(workers)
+    except DeltatideError as error:
+        return [Finding("connections", "warning", str(error), error.hint)]
 
 
 class LoadWatcher(BackgroundThread):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +108,31 @@ def test_a_database_that_does_not_answer_at_the_start_is_waited_for(
 def test_a_check_reports_a_database_that_does_not_answer_at_once(source: CheckedSource) -> None:
     source.fail("check", error=TransientError("it is starting up"))
     assert [f.detail for f in agent.check(config_of()) if f.state == "failed"] == ["it is starting up"]
+
+
+def test_a_check_looks_at_limits_and_replicas_which_end_no_start(
+    source: CheckedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Finding("connections", "failed", "others leave 3, and an agent needs up to 9", "raise it")
+
+    def check(workers: int) -> list[Finding]:
+        assert workers == config_of().dump.workers
+        return [found]
+
+    gauge = SimpleNamespace(check=check, close=lambda: None)
+    monkeypatch.setattr(agent, "open_gauge", lambda _config: gauge)
+    assert agent.check(config_of())[-1] == found
+    agent.run(config_of())
+
+    def refuse(_config: Any) -> None:
+        raise TransientError("sorry, too many clients already", hint="raise the limit")
+
+    monkeypatch.setattr(agent, "open_gauge", refuse)
+    assert agent.check(config_of())[-1] == Finding(
+        "connections", "warning", "sorry, too many clients already", "raise the limit"
+    )
+    source.fail("check", error=TransientError("it is starting up"))
+    assert "connections" not in {each.name for each in agent.check(config_of())}
 
 
 def test_a_database_that_refuses_ends_the_start(source: CheckedSource, store: MemoryStore) -> None:

@@ -1,1 +1,1 @@
-"""The load of a server and of its replicas."""
+"""The load of a server and of its replicas, and whether there is room for an agent."""

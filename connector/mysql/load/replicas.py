@@ -1,4 +1,4 @@
-"""Replicas that are watched (``limits.replicas``): how far each is behind."""
+"""Replicas that are watched (``limits.replicas``): how far each is behind, and whether it can be watched."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pymysql.connections import Connection
 
 from connector.errors import OperatorError, PreconditionError, TransientError
 from connector.mysql.connection import close, connect, descriptor_of, driver_errors, row
-from connector.mysql.server import channels, find_server
+from connector.mysql.server import Server, channels, find_server
 from connector.silence import answered
+from connector.source import Finding
 
 log = logging.getLogger(__name__)
+
+_REMOVE = "or take it out of limits.replicas"
 
 
 def lag_of(channel: Mapping[str, Any]) -> float | None:
@@ -48,10 +51,34 @@ class WatchedReplica:
             self._report(f"{error} ({error.hint})" if error.hint else str(error))
         return None
 
+    def check(self, primary: Server) -> Finding:
+        """Report whether it can be watched, and replicates from `primary`.
+
+        What keeps it from being measured is a warning: log is captured all the same, and dumps run or wait.
+        """
+        try:
+            lag = self._measure()
+            why = self.unknown or self._why_not_of(primary)
+        except TransientError as error:
+            return self._finding(f"{error}; dumps wait until it can be measured", error.hint)
+        except OperatorError as error:
+            return self._finding(f"{error}; it is not watched", error.hint)
+        finally:
+            self.close()
+        if self.unknown:
+            fix = "START REPLICA (MariaDB: START SLAVE) there; its state (SHOW REPLICA STATUS) says why"
+            return self._finding("it does not replicate; dumps wait until it does", fix)
+        if why:
+            return self._finding(why, "name a replica of source.url's server")
+        return Finding(self._setting, "ok", f"is watched, and {lag or 0:g} s behind")
+
     def close(self) -> None:
         """Close the session; never raises."""
         close(self._connection)
         self._connection = None
+
+    def _finding(self, detail: str, fix: str | None) -> Finding:
+        return Finding(self._setting, "warning", detail, f"{fix}; {_REMOVE}" if fix else f"fix it, {_REMOVE}")
 
     def _measure(self) -> float | None:
         connection = self._connection = self._connection or connect(self._url, self._name)
@@ -78,6 +105,28 @@ class WatchedReplica:
         name, _, host = user[0].rpartition("@")
         right = "REPLICA MONITOR" if server.mariadb else "REPLICATION CLIENT"
         return f"GRANT {right} ON *.* TO '{name}'@'{host}'; on its primary"
+
+    def _why_not_of(self, primary: Server) -> str | None:
+        """Return whom it replicates from instead; through other replicas is all right."""
+        connection = self._connection
+        assert connection is not None
+        with driver_errors("reading what it replicates"):
+            found, here = channels(connection) or [], find_server(connection)
+            executed = row(
+                connection, f"SELECT @@global.{'gtid_slave_pos' if here.mariadb else 'gtid_executed'}"
+            )
+        if here.uuid == primary.uuid:
+            return "it is the server of source.url itself"
+        assert executed is not None
+        if here.mariadb:  # a GTID keeps the id of the server where it began
+            servers = {each.split("-")[1] for each in str(executed[0]).split(",") if each.count("-") == 2}
+            servers |= {str(channel.get("Master_Server_Id")) for channel in found}
+            same = str(primary.server_id) in servers
+        else:
+            names = {str(c.get("Source_UUID", c.get("Master_UUID"))).lower() for c in found}
+            same = primary.uuid.lower() in names or primary.uuid.lower() in str(executed[0]).lower()
+        hosts = ", ".join(str(c.get("Source_Host", c.get("Master_Host"))) for c in found)
+        return None if same else f"it replicates from {hosts}, which is not the server of source.url"
 
     def _report(self, why: str) -> None:
         if why != self._reported:

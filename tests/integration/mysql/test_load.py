@@ -72,3 +72,55 @@ def test_a_replica_that_is_behind_holds_dumps_back(
     unreachable = why(of_primary, nowhere)
     assert str(unreachable).startswith("limits.replicas[0] can't be measured: can't reach the server at ")
     assert "secret-word" not in f"{unreachable}{caplog.text}"
+
+
+def test_a_check_says_whether_each_replica_can_be_watched(pair: Replicated) -> None:
+    pair.primary.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pair.wait_applied()
+    right = "REPLICATION CLIENT" if pair.primary.is_mysql else "REPLICA MONITOR"
+    for user in ("blind", "wrong"):
+        pair.primary.execute(f"CREATE USER {user} IDENTIFIED BY 'secret'")
+    pair.wait_applied()
+    blind = pair.replica.server.url(user="blind", password="secret")
+    with LossyProxy(1) as proxy:
+        nowhere = f"mysql://deltatide:secret-word@127.0.0.1:{proxy.port}"
+    refused = pair.replica.server.url(user="wrong", password="typo")
+    urls = [pair.replica.url, blind, nowhere, refused, pair.primary.url]
+    with closing(MysqlGauge(config_of(pair.primary), urls)) as gauge:
+        found = [each for each in gauge.check(2) if each.name.startswith("limits.replicas")]
+    assert [each.name for each in found] == [f"limits.replicas[{n}]" for n in range(5)]
+    assert [each.state for each in found] == ["ok", *["warning"] * 4]
+    good, unseen, unreachable, wrong, primary = found
+    assert good.detail.startswith("is watched, and ")
+    assert unseen.detail == "its state can't be seen; it is not watched"
+    assert str(unseen.fix).startswith(f"GRANT {right} ON *.* TO 'blind'@'%';")
+    assert "can't reach the server" in unreachable.detail
+    assert unreachable.detail.endswith("; dumps wait until it can be measured")
+    assert "denied" in wrong.detail
+    assert primary.detail == "it is not a replica; it is not watched"
+    assert all("or take it out of limits.replicas" in str(each.fix) for each in found[1:])
+    assert "secret-word" not in str(found)
+
+    def only(url: str, of: MysqlDatabase) -> str:
+        with closing(MysqlGauge(config_of(of), [url])) as gauge:
+            (found,) = [each for each in gauge.check(2) if each.name.startswith("limits.replicas")]
+        return found.detail
+
+    pair.primary.execute(str(unseen.fix).split(";")[0])
+    pair.wait_applied()
+    assert only(blind, pair.primary).startswith("is watched, and ")
+    assert only(pair.replica.url, pair.replica) == "it is the server of source.url itself"
+    pair.stop()
+    assert only(pair.replica.url, pair.primary) == "it does not replicate; dumps wait until it does"
+
+
+def test_a_check_says_that_a_replica_is_another_servers(pair: Replicated, mariadb: MysqlDatabase) -> None:
+    (before,) = mariadb.execute("SELECT @@global.server_id")[0]
+    mariadb.execute("SET GLOBAL server_id = 4711")
+    try:
+        with closing(MysqlGauge(config_of(mariadb), [pair.replica.url])) as gauge:
+            (found,) = [each for each in gauge.check(2) if each.name.startswith("limits.replicas")]
+    finally:
+        mariadb.execute(f"SET GLOBAL server_id = {before}")
+    assert found.detail == "it replicates from 127.0.0.1, which is not the server of source.url"
+    assert str(found.fix).startswith("name a replica of source.url's server; or take it out")
