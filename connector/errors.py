@@ -30,6 +30,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from connector.schema import TableName
 
+LIMIT_HINT = "raise the limit of connections: `deltatide check` says how many an agent needs"
+"""For a source that has no connection left for us."""
+
 
 class DeltatideError(Exception):
     """deltatide failed."""

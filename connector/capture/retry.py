@@ -42,9 +42,7 @@ def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying
     """Retry transient errors with backoff, until `stop`; `asked` names the service in the log."""
 
     def log_attempt(state: RetryCallState) -> None:
-        error = _error(state)
-        hint = f" ({error.hint})" if isinstance(error, TransientError) and error.hint else ""
-        log.warning("%s did not answer, retrying: %s%s", asked, error, hint)
+        log.warning("%s did not answer, retrying: %s", asked, _text(state))
 
     return Retrying(
         retry=retry_if_exception_type(TransientError),
@@ -70,7 +68,7 @@ def reconnecting(
 
     def log_pause(state: RetryCallState) -> None:
         lose()
-        log.warning("%s; reopening the log in %s s", _error(state), state.upcoming_sleep)
+        log.warning("%s; reopening the log in %s s", _text(state), state.upcoming_sleep)
 
     def log_stop(state: RetryCallState) -> None:
         log.warning("%s; stopping without a last commit; nothing is lost", _error(state))
@@ -89,3 +87,8 @@ def reconnecting(
 
 def _error(state: RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
+
+
+def _text(state: RetryCallState) -> str:
+    error = _error(state)
+    return f"{error} ({error.hint})" if isinstance(error, TransientError) and error.hint else str(error)

@@ -21,6 +21,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from connector.errors import (
+    LIMIT_HINT,
     ConfigurationError,
     DeltatideError,
     PreconditionError,
@@ -87,6 +88,9 @@ _KEPT_WARNINGS = "max_error_count = 64"
 
 _CLUSTER_LOST = 1047
 """A Galera node that has lost its cluster refuses all statements."""
+
+_TOO_MANY = (1040, 1203, 1226)
+"""Connections of the server, or of the user."""
 
 _TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
 _TRANSIENT |= {_CLUSTER_LOST, 1021, 1037, 1041, 1135}
@@ -305,7 +309,8 @@ def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
     if code in _LOST:
         return UnreachableError(f"the server at {where}: {text}")
     if is_transient(code):
-        return TransientError(f"the server at {where}: {text}")
+        hint = LIMIT_HINT if code in _TOO_MANY else None
+        return TransientError(f"the server at {where}: {text}", hint=hint)
     return PreconditionError(f"the server at {where}: {text}", hint="check source.url")
 
 

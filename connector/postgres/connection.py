@@ -22,6 +22,7 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from connector.errors import (
+    LIMIT_HINT,
     ConfigurationError,
     DeltatideError,
     PreconditionError,
@@ -111,6 +112,8 @@ _UNREACHABLE = (
     r"could not translate host name|[Cc]onnection refused|timeout expired|timed out|No route to host"
     r"|could not connect|No such file or directory|Network is unreachable"
 )
+_TOO_MANY = r"too many (clients|connections)|connection slots are reserved|max_wal_senders"
+
 _ADVICE = (
     "Is the server running",
     "Either provide the file",
@@ -235,7 +238,9 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
             f"can't reach postgres at {where}: {text}",
             hint="check host and port in source.url, and the network",
         )
-    return TransientError(f"postgres at {where}: {text}")
+    return TransientError(
+        f"postgres at {where}: {text}", hint=LIMIT_HINT if re.search(_TOO_MANY, text) else None
+    )
 
 
 def one_line(error: Exception, password: str | None = None) -> str:

@@ -37,6 +37,11 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits between attempts of a worker that lost its connection; the last one repeats."""
 
+IDLE_SECONDS = 60.0
+"""A worker without a task for this long closes its connections: others may lack them, the load's measurement,
+for which dumps wait, among them.
+"""
+
 LOST_AT_MOST = 5
 """A condition that ends the connection this many times in a row is considered the cause."""
 
@@ -106,12 +111,16 @@ class DumpWorkers:
 
     def _run(self) -> None:
         tables: TableReader | None = None
-        attempt = 0
+        attempt, worked_at = 0, time.monotonic()
         try:
             while not self._stopping.is_set():
                 task = self._dumps.next_task(timeout=0.5)
                 if task is None:
+                    if tables is not None and time.monotonic() - worked_at > IDLE_SECONDS:
+                        tables.close()
+                        tables = None
                     continue
+                worked_at = time.monotonic()
                 try:
                     tables = tables or self._source.open_tables()
                     self._run_task(task, tables)
@@ -209,7 +218,8 @@ class DumpWorkers:
         if self._failures[task.dump.id] >= len(RETRY_SECONDS):
             self._note_waiting(task.dump, str(error))
         self._dumps.give_back(task, rest + TURN_SECONDS)
-        log.warning("dump of %s: %s; retrying", task.dump.table, error)
+        why = f"{error} ({error.hint})" if error.hint else str(error)
+        log.warning("dump of %s: %s; retrying", task.dump.table, why)
         self._stopping.wait(seconds)
 
     def _run_task(self, task: PlanTask | ReadTask, tables: TableReader) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -178,6 +180,24 @@ def back_off_at_once(workers: DumpWorkers, task: Any) -> None:
     """Fail once more, without the pause."""
     workers._stopping.set()
     workers._back_off(task, None, 0, TransientError("connection lost"))
+
+
+def test_a_worker_without_a_task_leaves_its_connections_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server had none left for the measurement of its load, for which the dumps were held back."""
+    dumps, closed = DumpQueue([], epoch=1), threading.Event()
+    workers = workers_of(dumps, Tables({}, {}))
+    dumps.add(SCHEMA.table, manifest=1)
+    tasks = [dumps.next_task(0)]
+    monkeypatch.setattr(dump_workers, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(dumps, "next_task", lambda timeout: tasks.pop() if tasks else None)
+    monkeypatch.setattr(workers, "_run_task", lambda *_: None)
+    workers._source = cast("Any", SimpleNamespace(open_tables=lambda: SimpleNamespace(close=closed.set)))
+    thread = threading.Thread(target=workers._run, daemon=True)
+    thread.start()
+    assert closed.wait(10)
+    workers._stopping.set()
+    thread.join(10)
+    assert workers.failure is None
 
 
 def test_an_error_of_the_schedule_ends_the_agent_and_not_only_the_worker(
