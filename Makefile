@@ -22,7 +22,9 @@ demo: setup  ## capture, dump and merge a live database, and compare row by row 
 	@case "$(SOURCE)" in mariadb) .ci/fetch-servers mariadb ;; mysql) .ci/fetch-servers mysql_8 ;; esac
 	@$(RUN) $(VENV)/bin/deltatide demo --source "$(SOURCE)" $(ARGS)
 
-test: setup lint .cache/servers.ready  ## lint, then the tests but for the long ones: unit, spark, integration, acceptance
+test: $(VENV)/ready .cache/java.ready  ## lint, then the tests but for the long ones: unit, spark, integration, acceptance
+	@# Much of the setup waits for downloads.
+	@$(MAKE) -j 3 setup lint .cache/servers.ready
 	@# Two processes, a file at a time, the longest files first: most tests wait for servers.
 	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
 
