@@ -65,7 +65,7 @@ from merge.shapes.merging import JOBS
 from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
-from merge.spark.session_settings import IN_PARTS, INTERPRETED, LEAN, PLAIN, STRICT, UNMARKED
+from merge.spark.session_settings import MERGING, ONE_TASK, UNMARKED, applied_settings
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
 from merge.table import Merged, TableJob, beginning_of
 from merge.views.merging import ViewsOfMerge
@@ -109,7 +109,7 @@ def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextMana
     return own_session_pool(
         spark,
         parallel,
-        {**INTERPRETED, **LEAN, **IN_PARTS, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS},
+        {**MERGING, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS},
     )
 
 
@@ -152,7 +152,9 @@ def _merge_all(
     stop: threading.Event,
     reader: FrontierReader,
 ) -> MergeReport:
-    begun, frontiers = time.monotonic(), reader.read(sessions.first)
+    begun = time.monotonic()
+    with applied_settings(sessions.first, ONE_TASK):
+        frontiers = reader.read(sessions.first)
     run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
     if run is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)

@@ -22,6 +22,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -38,6 +39,7 @@ from merge.lake.target import lake_folder, lake_table
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
 from merge.spark.local_rows import local_rows
+from merge.spark.session_settings import ONE_TASK, UNCOMPACTED, applied_settings
 from merge.sql_formatting import text, timestamp, to_micros
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ COLUMNS = {
 }
 
 CUTS_PATH = "_deltatide/cuts"
+
+CUTS_COMPACTED = 32
+"""Delta's files are compacted after one in so many cuts, by chance."""
 
 ROWS_READ = 20
 """Every row names all tables, but a job does not see what others append at the same time."""
@@ -250,6 +255,10 @@ def append_cut(
     """Record a cut in the control table, which must exist; durable on return.
 
     `ahead`: added to this driver's clock, for the cut's time.
+
+    Delta may compact the table's files after only one in `CUTS_COMPACTED` of such commits. It knows how many
+    small files there are only as far as this process has added them, so it would compact a table that another
+    process has created after each one.
     """
     # One text: Spark would take seconds to analyze an expression for each value of thousands of tables.
     entries = {
@@ -267,7 +276,13 @@ def append_cut(
         "tables": f"from_json({tables})",
     }
     insert = f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
-    spark.sql(insert)
+    with applied_settings(spark, ONE_TASK if _compacts_after(manifest) else {**ONE_TASK, **UNCOMPACTED}):
+        spark.sql(insert)
+
+
+def _compacts_after(manifest: Manifest) -> bool:
+    """Return whether Delta may compact the table after a manifest's cut, whatever the steps of merges."""
+    return sha256(str(manifest.number).encode()).digest()[0] % CUTS_COMPACTED == 0
 
 
 def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict[tuple[TableName, str], int]:

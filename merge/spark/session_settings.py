@@ -52,6 +52,9 @@ IN_PARTS = {"spark.sql.unionOutputPartitioning": "false"}
 """A union keeps the partitions of its parts. Since Spark 4.1, parts of one partition each make one in all: a
 first load of any size was written by one task, to one file."""
 
+UNCOMPACTED = {"spark.databricks.delta.autoCompact.enabled": "false"}
+"""Delta does not compact a table's small files after a commit, whatever the table's properties say."""
+
 REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
 """Rewrite changed files instead of marking rows as deleted: cheaper for a small file, and readers find only
 one."""
@@ -86,6 +89,9 @@ the moment in which a condition is analyzed: its own queries in other threads wo
 
 PLAIN = {**LITERAL, **JUDGING}
 """The settings of the merge's own sessions."""
+
+MERGING = {**INTERPRETED, **LEAN, **IN_PARTS, **PLAIN, **STRICT}
+"""What the merge's own sessions begin with."""
 
 UNFOLDED = {
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding",

@@ -17,9 +17,14 @@ from merge.lake.control_table import (
     Frontiers,
     append_cut,
     create_cuts,
+    cuts_table,
     read_frontiers,
 )
+from merge.spark.session_settings import applied_settings
 from tests.support.landing.zone import Zone
+
+COMPACTED_AT = 166
+"""A manifest after whose cut the control table's files may be compacted."""
 
 FAST, SLOW = TableName("public", "fast"), TableName("public", "slow")
 
@@ -66,3 +71,24 @@ def test_what_a_slow_job_merged_is_not_forgotten_by_the_cuts_of_a_fast_one(
     for found in (reader.read(spark), read_frontiers(spark, zone.config)):
         assert found.newest == 7
         assert found.by_table == {FAST: Frontier(7, 7, "id"), SLOW: Frontier(1, 1, "id")}
+
+
+def test_a_control_table_of_another_process_is_not_compacted_after_each_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta compacts a table's files if it has not yet done so in a process, and forgets it if few remain."""
+    zone, number = Zone(spark, tmp_path), 5
+    for n in range(1, number + 1):
+        zone.log(10 * n)
+    zone.landed.manifests.append(zone.landed.manifests[-1].model_copy(update={"number": COMPACTED_AT}))
+    create_cuts(spark, zone.config)
+    for at, manifest in enumerate(zone.landed.manifests):
+        known = (
+            {} if at >= 2 else {"spark.databricks.delta.autoCompact.recordPartitionStats.enabled": "false"}
+        )
+        with applied_settings(spark, known):
+            append_cut(spark, zone.config, manifest, {FAST: Frontier(manifest.number)}, exact=True)
+    history = spark.sql(f"DESCRIBE HISTORY {cuts_table(zone.config)}").collect()
+    done = [row["operation"] for row in reversed(history)]
+    assert done == ["CREATE TABLE", *["WRITE"] * (number + 1), "OPTIMIZE"]
+    assert read_frontiers(spark, zone.config).newest == COMPACTED_AT
