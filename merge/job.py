@@ -65,7 +65,7 @@ from merge.shapes.merging import JOBS
 from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
-from merge.spark.session_settings import MERGING, ONE_TASK, UNMARKED, applied_settings
+from merge.spark.session_settings import MERGING, ONE_TASK, PLANNED_ONCE, UNMARKED, applied_settings
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
 from merge.table import Merged, TableJob, beginning_of
 from merge.views.merging import ViewsOfMerge
@@ -336,7 +336,8 @@ class MergeRun:
         if idle and has_columns(self.spark, target, frontier.version):
             return self._report(target, now)
         self._show(target, "reading", plan.rows)
-        state = read_state(self.spark, target)
+        with applied_settings(self.spark, PLANNED_ONCE):
+            state = read_state(self.spark, target)
         if frontier.version is not None and (state is None or state.id != frontier.id):
             log.warning(
                 "%s: its Delta table was dropped or replaced; rebuilding it from the landing zone",

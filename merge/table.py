@@ -32,6 +32,7 @@ from merge.spark.session_settings import (
     ANY_VERSION,
     COMPILED,
     ONE_TASK,
+    PLANNED_ONCE,
     REWRITTEN,
     applied_settings,
 )
@@ -213,9 +214,10 @@ class TableJob:
             if self.plan.all or self.plan.sweeps or rebuild:
                 with applied_settings(self.spark, settings):
                     written, missing = self._apply(mark, replaces_all, base)
-            commits = read_commits(
-                self.spark, self.target, mark.source, since, mark.built_with, id_=self.state.id
-            )
+            with applied_settings(self.spark, PLANNED_ONCE):
+                commits = read_commits(
+                    self.spark, self.target, mark.source, since, mark.built_with, id_=self.state.id
+                )
         # Then Delta skipped our commit.
         fenced = commits.last is not None and commits.last.generation > mark.generation
         if (fenced or commits.why_broken is not None) and self._is_built_otherwise():

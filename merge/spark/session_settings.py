@@ -36,6 +36,12 @@ Delta's own queries of the table's log are no different: half of the time of a s
 task itself.
 """
 
+PLANNED_ONCE = {"spark.sql.adaptive.enabled": "false"}
+"""For queries of Delta's log, and others that few rows pass: replanning makes several jobs of one.
+
+Delta reads a table's log in a number of tasks of its own, which replanning does not change.
+"""
+
 LEAN = {
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -83,7 +84,7 @@ def frontiers_at(newest: int, **frontiers: Frontier) -> Frontiers:
 
 def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> MergeRun:
     config: Any = config_of("/nowhere", "/nowhere")
-    spark: Any = None
+    spark: Any = Mock()
     landing: Any = zone
     manifest = zone.get(zone.number)
     return MergeRun(spark, config, landing, frontiers, manifest, lambda _: None, **{"asks": True, **options})
