@@ -43,7 +43,10 @@ DRIVERS = ("psycopg2-binary", "PyMySQL", "fastapi", "uvicorn", "prometheus-clien
 pytestmark = pytest.mark.only_postgres
 
 SHIPPED = "deltatide_env"
-"""The folder of an executor in which it finds the package, which came with the job."""
+"""The folder in which executors, and the driver's Python workers, find the package that came with the job."""
+
+BARE_PYTHON = str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+"""Has no packages."""
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +157,11 @@ def test_the_extras_for_spark_and_the_demo_are_all_that_these_need(tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def shipped(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install deltatide` installed, as an archive that can be shipped with a job."""
+    """What `pip install deltatide` installed, as an archive that can be shipped with a job; with pandas.
+
+    Managed platforms have pandas. Here, live views need it shipped.
+    """
+    install(environment, "pandas")
     (packages,) = environment.glob("lib/python3*/site-packages")
     archive = tmp_path_factory.mktemp("shipped") / f"{SHIPPED}.zip"
     with zipfile.ZipFile(archive, "w") as written:  # not compressed: it stays on this machine
@@ -168,8 +175,7 @@ def shipped(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture
 def cluster(s3: S3, tmp_path: Path) -> Iterator[SparkCluster]:
     """Two workers, on which Python has no packages."""
-    python = str(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
-    with SparkCluster(tmp_path, 2, {**s3.environment, "PYSPARK_PYTHON": python}) as cluster:
+    with SparkCluster(tmp_path, 2, {**s3.environment, "PYSPARK_PYTHON": BARE_PYTHON}) as cluster:
         yield cluster
 
 
@@ -204,7 +210,11 @@ def test_on_a_cluster_that_loses_a_worker_a_lake_on_s3_is_merged_and_read(
         "spark.executorEnv.PYTHONPATH": SHIPPED,
     }
     python = str(environment / "bin" / "python")
-    variables = {**s3.environment, "PYTHONPATH": "", "PYSPARK_DRIVER_PYTHON": python}
+    variables = {
+        **s3.environment, "PYTHONPATH": "", "PYSPARK_PYTHON": BARE_PYTHON, "PYSPARK_DRIVER_PYTHON": python,
+    }  # fmt: skip
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    (cluster.folder / SHIPPED).symlink_to(packages)
 
     def submit(script: Path, *arguments: str | Path) -> Job:
         return cluster.submit(settings, script, *arguments, environment=variables)
@@ -221,6 +231,7 @@ def test_on_a_cluster_that_loses_a_worker_a_lake_on_s3_is_merged_and_read(
     store = open_store(load(config).landing, "shop")
     assert found["merged"] == amounts(store, zone.landed.manifests[:-1])
     assert found["live"] == amounts(store, zone.landed.manifests)
+    assert found["live view"] == found["live"]
     total = sum(Decimal(amount) for _, amount in found["merged"])
     assert found["views"] == {"views.total": [[60_000, str(total)]]}
     assert len(found["streamed"]) == len(range(0, 60_000, 7)) + len(range(0, 60_000, 11))

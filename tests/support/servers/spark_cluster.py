@@ -37,7 +37,8 @@ class Job:
     def result(self, seconds: float) -> Any:
         """Wait for its end, and return the JSON that it printed last."""
         self.process.wait(seconds)
-        said = self.output.with_suffix(".err").read_text(errors="replace")
+        lines = self.output.with_suffix(".err").read_text(errors="replace").splitlines()
+        said = "\n".join(line for line in lines if " INFO " not in line)
         assert self.process.returncode == 0, said[-5000:]
         return json.loads(self.output.read_text().splitlines()[-1])
 

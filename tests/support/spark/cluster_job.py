@@ -13,7 +13,7 @@ import sys
 from pyspark.sql import DataFrame
 
 from connector.config import load
-from merge import as_of, live, open_session
+from merge import as_of, live, open_session, register
 from merge.reading.change_source import DeltatideSource
 
 
@@ -30,8 +30,10 @@ def main(file: str, table: str, column: str, streamed: str, checkpoint: str) -> 
         return sorted([str(row[0]), str(row[1])] for row in frame.select("id", column).collect())
 
     merged = as_of(spark, config)
+    register(spark, config, [table])
     found = {
         "live": rows(live(spark, config, table)),
+        "live view": rows(spark.table(f"`{table}_live`")),
         "merged": rows(merged[table]),
         "views": {name: [list(row) for row in merged[name].collect()] for name in merged if name != table},
         "streamed": rows(spark.read.format("delta").load(streamed)),
