@@ -49,13 +49,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, DELETE
-from merge.key_pruning import key_conditions
+from merge.key_pruning import are_listed, key_conditions
 from merge.keys import TargetLayout, keys_equal
 from merge.lake.commits import USER_METADATA, Mark
 from merge.lake.target import Target, TargetState
 from merge.lake.widened import WIDENED
 from merge.reconcile import TARGET_FIELDS
-from merge.spark.session_settings import applied_settings
+from merge.spark.session_settings import LISTED_KEYS, applied_settings
 from merge.sql_formatting import listed, numbered_struct, position, quoted, text
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ def apply(
     # If deletes were computed from the target's rows, the MERGE may find rows that were not there before.
     pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.replaces_all)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
+    planned = LISTED_KEYS if pruned and are_listed(layout, rows) else {}
     settings = commit_settings(target, mark) | (WIDENED if state.widened else {})
     try:
-        with restricted as conditions, applied_settings(spark, settings):
+        with applied_settings(spark, planned), restricted as conditions, applied_settings(spark, settings):
             if rules.replaces_all:
                 statement = overwrite_sql(target, view, layout, rules)
             else:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import date
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -58,7 +60,7 @@ _HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "time
 def key_conditions(spark: SparkSession, source: DataFrame, layout: TargetLayout, rows: int) -> Iterator[str]:
     """Build the conditions for the MERGE of `source`, ``AND ...``, which has at most `rows` rows.
 
-    They hold during the block, in this session.
+    They hold during the block, in this session. `source` is read several times if they are many.
     """
     listed = key_lists(source, layout) if rows <= FEW_KEYS else ""
     if listed or rows > MOST_KEYS:
@@ -72,11 +74,16 @@ def key_conditions(spark: SparkSession, source: DataFrame, layout: TargetLayout,
             spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {name}")
 
 
+def are_listed(layout: TargetLayout, rows: int) -> bool:
+    """Return whether `key_conditions` lists the keys of so many rows; of two columns, it lists each."""
+    return rows <= FEW_KEYS and len(layout.key) == 1 and _has_distance(layout.columns[layout.key[0]])
+
+
 def key_lists(source: DataFrame, layout: TargetLayout) -> str:
     """List the values of each key column; empty if one has no literals, or if the list gets too long."""
     if not all(_has_literals(layout.columns[name]) for name in layout.key):
         return ""
-    keys = source.select(*[F.col(quoted(name)) for name in layout.key]).distinct().collect()
+    keys = source.select(*[F.col(quoted(name)) for name in layout.key]).collect()
     conditions = ""
     for n, name in enumerate(layout.key):
         values = {key[n] for key in keys}
@@ -105,7 +112,7 @@ def key_ranges(source: DataFrame, layout: TargetLayout, *, split: bool = True) -
         if low is None:
             continue
         splits = split and name == layout.key[0] and _has_distance(layout.columns[name])
-        gaps = _gaps(source, name) if splits else []
+        gaps = _gaps(source, name, low, high) if splits else []
         lows, highs = [low, *(after for _, after in gaps)], [*(before for before, _ in gaps), high]
         within = [
             f"target.{quoted(name)} BETWEEN {literal(a)} AND {literal(b)}"
@@ -130,20 +137,23 @@ def _has_distance(type_: str) -> bool:
     return type_ in _INTEGERS or type_ == "date" or decimal_of(type_) is not None
 
 
-def _gaps(source: DataFrame, name: str) -> Sequence[tuple[Any, Any]]:
-    """Return the widest gaps between a column's values, ascending, as pairs of neighboring values."""
-    column = F.col(quoted(name))
-    keys = source.where(column.isNotNull()).select(column.alias("k")).distinct()
-    number = "CAST({0} AS DOUBLE)" if dict(keys.dtypes)["k"] != "date" else "CAST(unix_date({0}) AS DOUBLE)"
-    width = f"{number.format('k')} - {number.format('before')}"
-    span = f"max({number.format('k')}) OVER () - min({number.format('k')}) OVER ()"
-    widest = (
-        keys.selectExpr("k", "lag(k) OVER (ORDER BY k) AS before", f"{span} AS span")
-        .where(f"{width} >= span * {GAP_SHARE}")
-        .orderBy(F.expr(width).desc())
-        .limit(GAPS)
-    )
-    return sorted((row["before"], row["k"]) for row in widest.select("before", "k").collect())
+def _gaps(source: DataFrame, name: str, low: Any, high: Any) -> Sequence[tuple[Any, Any]]:
+    """Return the widest gaps between a column's values, ascending, as pairs of neighboring values.
+
+    `low`, `high`: its least and greatest value. Values are grouped by parts of the span between these, of
+    half the width of a gap that counts: so no group has values on both sides of one.
+    """
+    if low == high:
+        return []
+    number = "CAST(unix_date({0}) AS DOUBLE)" if isinstance(low, date) else "CAST({0} AS DOUBLE)"
+    value, least, most = (number.format(each) for each in (quoted(name), literal(low), literal(high)))
+    part = F.expr(f"floor(({value} - {least}) / nullif(({most} - {least}) * {GAP_SHARE / 2}D, 0D))")
+    known = source.where(F.col(quoted(name)).isNotNull())
+    ends = known.groupBy(part).agg(F.min(quoted(name)), F.max(quoted(name))).collect()
+    neighbors = pairwise(sorted((least, most) for _, least, most in ends))
+    gaps = ((before, after) for (_, before), (after, _) in neighbors)
+    wide = {gap: width for gap in gaps if (width := (gap[1] - gap[0]) / (high - low)) >= GAP_SHARE}
+    return sorted(sorted(wide, key=lambda gap: wide[gap], reverse=True)[:GAPS])
 
 
 def key_filter(spark: SparkSession, source: DataFrame, layout: TargetLayout, rows: int, name: str) -> str:

@@ -42,6 +42,10 @@ PLANNED_ONCE = {"spark.sql.adaptive.enabled": "false"}
 Delta reads a table's log in a number of tasks of its own, which replanning does not change.
 """
 
+LISTED_KEYS = {**PLANNED_ONCE, "spark.sql.shuffle.partitions": "1"}
+"""For merges of listed keys into a large table: many rows are scanned, but none that is shuffled has another
+key."""
+
 LEAN = {
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.databricks.delta.allFilesInCrc.enabled": "false",
