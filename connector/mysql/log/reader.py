@@ -6,7 +6,8 @@ Invariants:
 - Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
 - When the log continues in a new file, the file's creation time is recorded at the next poll of the log's
   end, so a RESET can be detected later.
-- Before it reports log that can't be read, what precedes it has landed: what follows may be a gap.
+- Before it reports log that can't be read, what precedes it has landed, however long that takes: from what
+  has landed on, the log may be a gap then. If this reader ends before that, the next one finds it again.
 - If it is unknown what was executed, since an event is damaged, the log is reopened in its next file, which
   lists that.
 """
@@ -50,9 +51,6 @@ STALL_SECONDS = 60.0
 LOCKED_SECONDS = 0.1
 """Pause between two attempts to look up a table that others keep locked; each waits for a second itself."""
 
-LANDING_SECONDS = 60.0
-"""How long log that can't be read is not reported while rows that were read before it land."""
-
 _NOT_RECORDED = 0
 """No log file has this number."""
 
@@ -77,7 +75,8 @@ class MysqlLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
     `side`: a separate connection for the end of the log and the state tables. `unreadable_at`: the position
-    after which the server could not read its log, or None. `unbroken`: a crash in between can't be ruled out.
+    after which the server could not read its log, once all before it has landed; or None. `unbroken`: a crash
+    in between can't be ruled out.
     """
 
     unbroken = False
@@ -101,7 +100,7 @@ class MysqlLogReader:
         self._polled_at = 0.0
         self._reported: str | None = None
         self._taken = self._confirmed = 0
-        self._unread_since: float | None = None
+        self._is_unread_reported = False
         self._moved = (buffer.position, stream.received, time.monotonic())
         self._publish_progress()
 
@@ -152,13 +151,13 @@ class MysqlLogReader:
     def _fetch(self, seconds: float) -> list[bytes]:
         try:
             return self._stream.fetch(seconds)
-        except UnreadableLogError:
-            self.unreadable_at = self._buffer.position
-            now = time.monotonic()
-            self._unread_since = now if self._unread_since is None else self._unread_since
-            is_landing = self._buffer.whole_rows or self._confirmed < self._taken
-            if not is_landing or now - self._unread_since > LANDING_SECONDS:
+        except UnreadableLogError as error:
+            if not self._buffer.whole_rows and self._confirmed >= self._taken:
+                self.unreadable_at = self._buffer.position
                 raise
+            if not self._is_unread_reported:
+                log.warning("%s; what precedes it lands first", error)
+            self._is_unread_reported = True
             time.sleep(max(0.0, min(LOCKED_SECONDS, seconds)))
             return []
 
@@ -248,7 +247,8 @@ class MysqlLogReader:
                 f"the server's log ends at {name} {offset}, before {format_binlog_position(position)}"
             )
         moved_from, received, since = self._moved
-        more = self._buffer.locked is not None or self._stream.received - received > STALL_BYTES
+        waits = self._buffer.locked is not None or self._is_unread_reported
+        more = waits or self._stream.received - received > STALL_BYTES
         comes = self._buffer.held_bytes or more
         if end <= position or position != moved_from or comes:
             self._moved = position, self._stream.received, now
