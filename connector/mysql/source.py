@@ -35,6 +35,7 @@ from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
 from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout, captures
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
+from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.server import (
     LogFile,
     Server,
@@ -87,6 +88,7 @@ class MysqlSource:
         self._ids, self._cut_off, self._resume_gtids = TableIds(), set[Position](), failover.ResumeGtids()
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
+        self._one_phase = OnePhaseCommits()
         self._was_durable = True  # at each catalog check: settings changed at run time are gone after a crash
 
     def ensure_logging(self) -> None:
@@ -367,15 +369,9 @@ class MysqlSource:
             raise
         self._ids.statements.begin(epoch)
         buffer = LogBuffer(
-            epoch,
-            resume_point.position,
-            captured,
-            kept,
-            self._ids.statements,
-            self._cut_off,
-            self._prepared,
-            survives_crashes=survives,
-        )
+            epoch, resume_point.position, captured, kept, self._ids.statements, self._cut_off,
+            self._prepared, self._one_phase, survives_crashes=survives,
+        )  # fmt: skip
         return MysqlLogReader(epoch, buffer, stream, side, server, self._state_tables, writable=writable)
 
     def open_tables(self) -> MysqlTables:

@@ -48,6 +48,7 @@ from connector.mysql.log.packet import (
 )
 from connector.mysql.log.pending_events import EVENT_OVERHEAD, PendingRows, announcement
 from connector.mysql.log.schema_cache import SchemaCache
+from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.log.transaction_payload import Payload
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position, pack_binlog_position, unpack_binlog_position
@@ -62,7 +63,8 @@ class LogBuffer:
     those that rebuild tables. A file that ends with neither a ROTATE nor a STOP means that the server
     crashed: unless log and tables agree after crashes (`survives_crashes`), all tables are dumped again. So
     they are if a ROTATE, which moves the position only when the next file is there, leads to a file that a
-    new process began: the former process could not begin it, and ran without its log.
+    new process began: the former process could not begin it, and ran without its log. After any crash, those
+    in `one_phase` (`connector.mysql.log.transaction`) are.
 
     `locked`: why the layout of a table in the next event can't be known now; it and what follows wait.
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`.
@@ -77,10 +79,12 @@ class LogBuffer:
         statements: Statements | None = None,
         cut_off: set[Position] | None = None,
         prepared: dict[str, set[TableName]] | None = None,
+        one_phase: OnePhaseCommits | None = None,
         *,
         survives_crashes: bool = True,
     ) -> None:
         self.position = position
+        self.one_phase = one_phase or OnePhaseCommits()
         self._epoch = epoch
         # Since 11.4, MariaDB's events carry their end only at the begin and the end of a transaction.
         self._ends_may_lack = schema_cache.mariadb
@@ -89,7 +93,7 @@ class LogBuffer:
         self._pending = PendingRows(schema_cache)
         self._effects = DdlEffects(schema_cache, self._pending, statements, prepared)
         self._groups = EventGroups(
-            epoch, self._files, self._pending, self._effects, schema_cache, gtids, cut_off
+            epoch, self._files, self._pending, self._effects, schema_cache, gtids, cut_off, self.one_phase
         )
         self.locked: str | None = None
         self._payload: Payload | None = None
@@ -292,6 +296,10 @@ class LogBuffer:
             self.position = files.position
         if crashed and not self._survives_crashes:
             self._effects.reread_all(files.position, "the server crashed")
+        elif crashed:
+            # That file may have been begun while the last ones of the file before it were still to end.
+            lost = self.one_phase.since(self._epoch, pack_binlog_position(files.file - 2, 0))
+            self._effects.reread(lost, files.position, "the server crashed, and may lack rows that it logged")
 
     # Segments.
 

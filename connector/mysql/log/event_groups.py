@@ -34,7 +34,7 @@ from connector.mysql.log.file_sequence import FileSequence
 from connector.mysql.log.packet import BODY, header_of
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import SchemaCache
-from connector.mysql.log.transaction import OpenTransaction
+from connector.mysql.log.transaction import OnePhaseCommits, OpenTransaction
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position
 
@@ -61,6 +61,7 @@ class EventGroups:
         schema_cache: SchemaCache,
         gtids: Gtids | None,
         cut_off: set[Position] | None,
+        one_phase: OnePhaseCommits,
     ) -> None:
         self.open: OpenTransaction | None = None
         self.ordinal = 0
@@ -70,7 +71,7 @@ class EventGroups:
         self.committed_at: int | None = None
         self._epoch = epoch
         self._files, self._pending, self._effects, self._schema_cache = files, pending, effects, schema_cache
-        self._cut_off = set() if cut_off is None else cut_off
+        self._cut_off, self._one_phase = set() if cut_off is None else cut_off, one_phase
         self._whole = Transactions()
 
     def take_whole(self) -> tuple[int, Transactions]:
@@ -185,6 +186,9 @@ class EventGroups:
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
                 self._report_touched_tables("a transaction was rolled back after it was logged")
+            elif self._schema_cache.mariadb:
+                for table in self.open.mapped:
+                    self._one_phase.add(table, Position(self._epoch, self.open.lsn, 0))
             self._commit(seconds, end)
             return
         if first == "ROLLBACK":

@@ -28,6 +28,7 @@ from connector.mysql.connection import close, descriptor_of, driver_errors
 from connector.mysql.failover import has_gtids
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
+from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.server import (
     Server,
     end_of_log,
@@ -62,13 +63,16 @@ STALL_BYTES = 1 << 16
 class ReaderProgress(NamedTuple):
     """The position the log was read up to, the transactions executed up to there, and the log's server.
 
-    `writable`: whether our own tables may be written on that server.
+    `writable`: whether our own tables may be written on that server. `one_phase`: of the log so far, which
+    grows; `epoch`: of the position.
     """
 
     position: int
     gtids: str | None
     server: str
     writable: bool
+    epoch: int
+    one_phase: OnePhaseCommits
 
 
 class MysqlLogReader:
@@ -164,7 +168,10 @@ class MysqlLogReader:
     def _publish_progress(self) -> None:
         """Set the progress atomically, since dump workers read it from other threads."""
         gtids = None if self._buffer.gtids is None else str(self._buffer.gtids)
-        self.progress = ReaderProgress(self._buffer.position, gtids, self._server.uuid, self._writable)
+        buffer, server = self._buffer, self._server.uuid
+        self.progress = ReaderProgress(
+            buffer.position, gtids, server, self._writable, self.epoch, buffer.one_phase
+        )
 
     def take(self) -> LogSegment | MysqlSegment:
         """Take all whole transactions out of the buffer."""

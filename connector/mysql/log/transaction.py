@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from connector.mysql.log.events import Begin
 from connector.mysql.log.schema_cache import WATERMARK, ResolvedLayout
+from connector.position import Position
 from connector.schema import TableName
 
 
@@ -45,3 +46,28 @@ class OpenTransaction:
         """Continue with the next transaction as if it were part of this one."""
         self.ended, self.begun, self.landed, self.is_ours = False, False, landed, False
         self.begins.append(begin)
+
+
+class OnePhaseCommits:
+    """The last one of each table; kept when the log is reopened. Written by one thread, read by any.
+
+    MariaDB commits a transaction that has also used an engine which can't prepare (Aria, even if it was only
+    read) in one phase: it is logged first, ended by COMMIT instead of XID; then InnoDB commits it, out of the
+    log's order, or loses it if the server crashes before that.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[TableName, Position] = {}
+
+    def add(self, table: TableName, at: Position) -> None:
+        """Record one, by where its transaction begins."""
+        self._last[table] = at
+
+    def has_since(self, table: TableName, epoch: int, lsn: int) -> bool:
+        """Return whether one of a table begins at or after a place in an epoch's log."""
+        last = self._last.get(table)
+        return last is not None and last >= Position(epoch, lsn, 0)
+
+    def since(self, epoch: int, lsn: int) -> set[TableName]:
+        """Return the tables of which `has_since` is true."""
+        return {table for table in self._last if self.has_since(table, epoch, lsn)}

@@ -6,7 +6,8 @@ for a replica to confirm it (semi-synchronous replication), as long as that take
 - *MySQL with GTIDs:* `gtid_executed` gets a transaction after the engine has it.
 - *Without GTIDs, and in MariaDB: the barrier.* Commits become visible in the order of the log (in MySQL,
   while ``binlog_order_commits`` is on). So when a write of ours has returned, all before it in the log are
-  visible.
+  visible. MariaDB's commits in one phase (`connector.mysql.log.transaction`) are so a moment later
+  (`_ended_before`).
 - *MariaDB where we may not write, or it refuses to:* seconds pass, and more while commits wait for a replica,
   which the server's status shows (`_settled_now`).
 
@@ -70,6 +71,14 @@ class _Look(NamedTuple):
     waits: bool
 
 
+class _Barrier(NamedTuple):
+    """A write of ours: when it had returned, and the position that the log had been read up to before it."""
+
+    raised: float
+    epoch: int
+    position: int
+
+
 class Visibility:
     """Proves what snapshots that are opened next will see. Used by one thread.
 
@@ -79,6 +88,7 @@ class Visibility:
     def __init__(self, session: Connection[Any], server: Server, state_tables: StateTables) -> None:
         self._session, self._server, self._state_tables = session, server, state_tables
         self._looks: deque[_Look] = deque()
+        self._barriers: deque[_Barrier] = deque()
 
     def have_visible(self, table: TableName, progress: ReaderProgress) -> None:
         """Have all commits up to the reader's position visible in MySQL; `NotYetError` if they may not be."""
@@ -100,8 +110,29 @@ class Visibility:
         if progress.writable:
             with suppress(NotYetError), brief_wait(self._session):
                 if self._has_raised_barrier(table):
-                    return progress.position
+                    return self._ended_before(table, progress)
         return self._settled(table, progress.position)
+
+    def _ended_before(self, table: TableName, progress: ReaderProgress) -> int:
+        """Return a position up to which all commits are visible, now that a write of ours has returned.
+
+        What precedes that in the log has been committed, but the sessions of commits in one phase still have
+        to go on. So one is visible `SETTLED_SECONDS` after a barrier that came after it.
+        """
+        now, barriers = time.monotonic(), self._barriers
+        if barriers and barriers[-1][1:] > (progress.epoch, progress.position):
+            barriers.clear()
+        barriers.append(_Barrier(now, progress.epoch, progress.position))
+        while len(barriers) > 1 and barriers[1].raised <= now - SETTLED_SECONDS:
+            barriers.popleft()
+        raised, epoch, position = barriers[0]
+        is_settled = epoch == progress.epoch and raised <= now - SETTLED_SECONDS
+        if not progress.one_phase.has_since(table, progress.epoch, position if is_settled else 0):
+            return progress.position
+        if is_settled and raised > now - RECENT_SECONDS:
+            return position
+        time.sleep(SETTLED_SECONDS)
+        return progress.position
 
     def _has_raised_barrier(self, table: TableName) -> bool:
         """Return whether a write was committed; False without a row of ours.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from connector.errors import NotYetError
@@ -23,7 +25,7 @@ from tests.support.agent.mysql_agents import (
 )
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import source_of
-from tests.support.source.reading import events, opened, ops, read_rows
+from tests.support.source.reading import events, opened, ops, read_rows, read_to
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -106,6 +108,48 @@ def test_a_crash_after_which_log_and_tables_may_differ_has_all_tables_dumped_aga
         wait_until(lambda: len(repairs(store)) == 2, "both tables are dumped again")
         wait_caught_up(mariadb, store)
         assert_equal(mariadb, store, "t")
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.every_release
+def test_a_transaction_beside_aria_that_a_crash_lost_though_it_is_in_the_log_has_its_table_dumped_again(
+    mariadb: MysqlDatabase,
+) -> None:
+    """MariaDB logs it before InnoDB commits it, which here waits for a replica."""
+    durable = "SET GLOBAL sync_binlog = {}, GLOBAL innodb_flush_log_at_trx_commit = {}"
+    was = mariadb.execute("SELECT @@global.sync_binlog, @@global.innodb_flush_log_at_trx_commit")[0]
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)",
+        "CREATE TABLE other (id int) ENGINE = Aria", "INSERT INTO other VALUES (1)", durable.format(1, 1),
+    )  # fmt: skip
+    source = source_of(mariadb, [f"{mariadb.name}.t", f"{mariadb.name}.u"])
+    source.prepare()
+    resume_point = source.begin_log(fresh=True)
+    statement = "INSERT INTO t SELECT id FROM other"
+    hanging = threading.Thread(target=lambda: suppressed(mariadb, statement))
+    with opened(source, resume_point) as log:
+        mariadb.execute("INSERT INTO u VALUES (1)")
+        mariadb.execute("SET GLOBAL rpl_semi_sync_master_timeout = 1000000")
+        mariadb.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
+        mariadb.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
+        hanging.start()
+        found = events(read_rows(log, 2))
+        mariadb.server.restart(crash=True)
+        hanging.join(30)
+    assert [row["_table"] for row in found] == [f"{mariadb.name}.u", f"{mariadb.name}.t"]
+    assert mariadb.execute("SELECT * FROM t") == []
+    mariadb.execute(durable.format(1, 1))
+    with opened(source, resume_point) as log:
+        mariadb.execute(durable.format(*was))
+        read_to(log, mariadb.end_of_log())
+    noted = source._state_tables.unlogged(mariadb.connect())
+    assert [*noted] == [TableName(mariadb.name, "t")]
+
+
+def suppressed(mariadb: MysqlDatabase, statement: str) -> None:
+    """Run a statement whose server ends meanwhile."""
+    with contextlib.suppress(pymysql.Error):
+        mariadb.execute(statement)
 
 
 @pytest.mark.parametrize("name", ["sync_binlog", "innodb_flush_log_at_trx_commit"])

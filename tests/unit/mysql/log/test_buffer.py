@@ -20,6 +20,7 @@ from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.packet import BODY, END
 from connector.mysql.log.schema_cache import ResolvedLayout
+from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.state_tables import StateTables
 from connector.position import Position, pack_binlog_position
 from connector.schema import TableName
@@ -73,14 +74,14 @@ class Log:
     def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4, gtids: Gtids | None = None) -> None:
         self.cut_off: set[Position] = set()
         self.prepared: dict[str, set[TableName]] = {}
-        self.gtids = gtids
+        self.gtids, self.one_phase = gtids, OnePhaseCommits()
         self.open(file, offset, tail)
 
     def open(self, file: int, offset: int, tail: int) -> None:
         """Open the log, again with what was found out before."""
         position = pack_binlog_position(file, offset)
         self.buffer = LogBuffer(
-            1, position, SchemaCache(), self.gtids, cut_off=self.cut_off, prepared=self.prepared
+            1, position, SchemaCache(), self.gtids, None, self.cut_off, self.prepared, self.one_phase
         )
         self.file, self.offset, self.tail = file, offset, tail
         self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
@@ -623,6 +624,35 @@ def test_a_file_that_ended_within_a_transaction_stops() -> None:
     log.gtid()
     with pytest.raises(TransientError, match="within a transaction"):
         log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+
+
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_after_a_crash_what_mariadb_committed_in_one_phase_is_dumped_again(
+    monkeypatch: pytest.MonkeyPatch, *, mariadb: bool
+) -> None:
+    """It logs such a transaction before InnoDB commits it, which may never come: the row is in no table."""
+    monkeypatch.setattr(SchemaCache, "mariadb", mariadb)
+    log = Log()
+
+    def commit_in_one_phase() -> None:
+        log.gtid()
+        log.query("BEGIN")
+        log.rows(1)
+        log.query("COMMIT")
+
+    commit_in_one_phase()
+    for _ in range(2):
+        log.transaction(2, table="d.u")
+        log.restart()
+    log.restart(crash=True)
+    assert log.buffer.take_unlogged() == []
+    commit_in_one_phase()
+    log.open(log.file, log.offset, 4)  # the connection is lost as the server crashes
+    log.transaction(3, table="d.u")
+    log.restart(crash=True)
+    at = pack_binlog_position(log.file, 4)
+    expected = [(TableName("d", "t"), at)] if mariadb else []
+    assert [(found.table, found.lsn) for found in log.buffer.take_unlogged()] == expected
 
 
 def test_a_transaction_that_a_crash_cut_off_is_passed_over_when_the_log_is_read_again() -> None:

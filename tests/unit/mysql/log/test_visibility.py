@@ -11,8 +11,10 @@ import pytest
 from connector.errors import NotYetError
 from connector.mysql.log import visibility
 from connector.mysql.log.reader import ReaderProgress
+from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.log.visibility import RECENT_SECONDS, Visibility
 from connector.mysql.server import Server
+from connector.position import Position
 from connector.schema import TableName
 
 T = TableName("d", "t")
@@ -28,6 +30,7 @@ class Session:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting, self.groups, self.barriers, self.now = 0, 100, 0, 1000.0
         self.waiting_later: int | None = None
+        self.one_phase = OnePhaseCommits()
         self.refused: pymysql.Error | None = None
         monkeypatch.setattr(visibility, "row", self.row)
         monkeypatch.setattr(visibility, "end_of_log", lambda *_: ("bin.000007", 900))
@@ -51,7 +54,10 @@ class Session:
         return True
 
     def visible(self, position: int, *, writable: bool) -> int:
-        return self.visibility.have_visible_in_mariadb(T, ReaderProgress(position, None, "u", writable))
+        return self.visibility.have_visible_in_mariadb(T, self.progress(position, None, writable=writable))
+
+    def progress(self, position: int, gtids: str | None, *, writable: bool) -> ReaderProgress:
+        return ReaderProgress(position, gtids, "u", writable, 1, self.one_phase)
 
 
 @pytest.fixture
@@ -61,6 +67,25 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
 
 def test_what_precedes_a_write_of_ours_is_visible(session: Session) -> None:
     assert (session.visible(50, writable=True), session.barriers, session.now) == (50, 1, 1000.0)
+
+
+def test_a_commit_in_one_phase_is_visible_a_second_after_a_write_of_ours(session: Session) -> None:
+    """It is logged before its session goes on to have InnoDB commit it, which no other commit waits for."""
+    session.one_phase.add(TableName("d", "another"), Position(1, 45, 0))
+    session.one_phase.add(T, Position(0, 99, 0))
+    assert (session.visible(50, writable=True), session.now) == (50, 1000.0)
+    session.one_phase.add(T, Position(1, 55, 0))
+    assert (session.visible(60, writable=True), session.now) == (60, 1001.0)
+    assert (session.visible(70, writable=True), session.now) == (70, 1001.0)
+    session.now += 0.5
+    session.one_phase.add(T, Position(1, 75, 0))
+    assert (session.visible(80, writable=True), session.now) == (60, 1001.5)
+    session.now += 1.0
+    assert (session.visible(90, writable=True), session.now) == (90, 1002.5)
+    session.now += RECENT_SECONDS + 1
+    session.one_phase.add(T, Position(1, 95, 0))
+    assert (session.visible(100, writable=True), session.now) == (100, 1034.5)
+    assert session.barriers == 6
 
 
 def test_where_gtids_were_turned_off_a_write_has_commits_visible(
@@ -75,10 +100,10 @@ def test_where_gtids_were_turned_off_a_write_has_commits_visible(
         return (1,)
 
     monkeypatch.setattr(visibility, "row", row)
-    session.visibility.have_visible(T, ReaderProgress(50, "u:1-5", "u", True))
+    session.visibility.have_visible(T, session.progress(50, "u:1-5", writable=True))
     assert session.barriers == 1
     with pytest.raises(NotYetError, match="without GTIDs"):
-        session.visibility.have_visible(T, ReaderProgress(50, "u:1-5", "u", False))
+        session.visibility.have_visible(T, session.progress(50, "u:1-5", writable=False))
 
 
 LOCKED = pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")
@@ -94,7 +119,7 @@ def test_a_write_that_is_refused_is_not_the_tables_fault(
     session.refused = refused
     monkeypatch.setattr(session.visibility, "_commits_in_order", lambda: True)
     with pytest.raises(NotYetError, match="watermark can't be written"):
-        session.visibility.have_visible(T, ReaderProgress(50, None, "u", True))
+        session.visibility.have_visible(T, session.progress(50, None, writable=True))
 
 
 @pytest.mark.parametrize("refused", [None, LOCKED, NO_RIGHT, FULL])
