@@ -226,17 +226,21 @@ class DdlEffects:
         touched = mapped & self._schema_cache.among(None)
         self.report_quarantine(touched, lsn, f"XA transaction {xid} was prepared; XA is not supported")
 
-    def end_prepared(self, statement: str, lsn: int) -> None:
-        """Handle XA COMMIT or XA ROLLBACK; if the transaction's tables are unknown, it may concern any."""
+    def end_prepared(self, statement: str, lsn: int) -> set[TableName]:
+        """Handle XA COMMIT or XA ROLLBACK; return the tables with rows that are committed.
+
+        If the transaction's tables are unknown, it may concern any.
+        """
         if not statement.upper().startswith("XA COMMIT"):
-            return
+            return set()
         xid = statement[len("XA COMMIT") :].strip()
         mapped = self._prepared.get(xid)
         if mapped is None:
             self.reread_all(lsn, f"XA transaction {xid} was committed, but its tables are unknown")
-        else:
-            touched = mapped & self._schema_cache.among(None)
-            self.report_quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
+            return self._schema_cache.among(None)
+        touched = mapped & self._schema_cache.among(None)
+        self.report_quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
+        return mapped
 
     def report_quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
         """Report tables that can't be captured any longer, for `Tables.quarantine`."""

@@ -37,6 +37,7 @@ from connector.mysql.log.schema_cache import SchemaCache
 from connector.mysql.log.transaction import OnePhaseCommits, OpenTransaction
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position
+from connector.schema import TableName
 
 
 class EventGroups:
@@ -186,9 +187,8 @@ class EventGroups:
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
                 self._report_touched_tables("a transaction was rolled back after it was logged")
-            elif self._schema_cache.mariadb:
-                for table in self.open.mapped:
-                    self._one_phase.add(table, Position(self._epoch, self.open.lsn, 0))
+            else:
+                self._note_one_phase(self.open.mapped)
             self._commit(seconds, end)
             return
         if first == "ROLLBACK":
@@ -196,12 +196,19 @@ class EventGroups:
         elif self.open.landed:
             pass  # and so have its effects
         elif first == "XA":
-            self._effects.end_prepared(statement, self.open.lsn)
+            self._note_one_phase(self._effects.end_prepared(statement, self.open.lsn))
         else:
             query = query._replace(statement=None if query.statement is None else statement)
             self.ordinal += self._effects.apply_statement(query, self.open.lsn, self.ordinal)
         if not self._awaits_commit():
             self._commit(seconds, end)
+
+    def _note_one_phase(self, tables: set[TableName]) -> None:
+        """Record the tables of a commit in one phase; MySQL has none."""
+        assert self.open is not None
+        if self._schema_cache.mariadb:
+            for table in tables:
+                self._one_phase.add(table, Position(self._epoch, self.open.lsn, 0))
 
     def _awaits_commit(self) -> bool:
         """Return whether a commit will follow: MariaDB's GTID shows it, in MySQL a preceding BEGIN."""

@@ -53,7 +53,7 @@ class OnePhaseCommits:
 
     MariaDB commits a transaction that has also used an engine which can't prepare (Aria, even if it was only
     read) in one phase: it is logged first, ended by COMMIT instead of XID; then InnoDB commits it, out of the
-    log's order, or loses it if the server crashes before that.
+    log's order, or loses it if the server crashes before that. An XA COMMIT is logged first, too.
     """
 
     def __init__(self) -> None:

@@ -820,6 +820,23 @@ def test_xa_transactions_quarantine_their_tables_when_prepared_and_when_committe
     assert quarantines(log.buffer.take()) == []
 
 
+@pytest.mark.parametrize("mariadb", [False, True])
+@pytest.mark.parametrize(("xid", "concerned"), [("61", {"d.t"}), ("99", {"d.t", "d.u"})])
+def test_an_xa_commit_of_mariadb_is_one_in_one_phase(
+    monkeypatch: pytest.MonkeyPatch, xid: str, concerned: set[str], *, mariadb: bool
+) -> None:
+    """The dump that follows, of all tables if its tables are unknown, may begin before it is visible."""
+    monkeypatch.setattr(SchemaCache, "mariadb", mariadb)
+    log = Log()
+    log.prepared["X'61',X'',1"] = {TableName("d", "t")}
+    before = log.end
+    log.gtid()
+    log.query(f"XA COMMIT X'{xid}',X'',1")
+    found = {str(table) for table in log.one_phase.since(1, before)}
+    assert found == (concerned if mariadb else set())
+    assert log.one_phase.since(1, before + 1) == set()
+
+
 def test_an_xa_transaction_of_other_tables_is_known_when_the_log_is_opened_again_behind_it() -> None:
     log = Log()
     log.gtid()
