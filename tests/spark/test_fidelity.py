@@ -16,6 +16,7 @@ from tests.fidelity.postgres_table import PostgresTypes
 from tests.support.agent.captured import CapturedDatabase
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
+from tests.support.spark.spark_sessions import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ def test_every_type_of_postgres_is_the_same_in_the_lake(
     report = merge_once(spark, types.captured.config)
     assert not report.failed
     assert report.exact
-    rows = spark.read.format("delta").load(str(tmp_path / "lake/public/types")).toArrow().to_pylist()
+    rows = to_arrow(spark.read.format("delta").load(str(tmp_path / "lake/public/types"))).to_pylist()
     found = {row["id"]: cells_of(row) for row in rows}
     problems = differences(types.expected(), found, types.cases, "the lake")
     assert not problems, "\n".join(problems)
@@ -60,7 +61,7 @@ def test_every_type_of_mysql_and_mariadb_is_the_same_in_the_lake(
     report = merge_once(spark, captured.config)
     assert not report.failed
     assert report.exact
-    rows = spark.read.format("delta").load(str(tmp_path / "lake" / database.name / "t")).toArrow().to_pylist()
+    rows = to_arrow(spark.read.format("delta").load(str(tmp_path / "lake" / database.name / "t"))).to_pylist()
     found = {row["id"]: cells_of(row) for row in rows}
     dumped, logged = landed_cells(captured, table, DUMP), landed_cells(captured, table, UPDATE)
     problems = differences(dumped, logged, matrix, "the log") + differences(logged, found, matrix, "the lake")

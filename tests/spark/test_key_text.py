@@ -19,6 +19,7 @@ from connector.schema import TableName
 from merge.keys import RAW_TYPE, TargetLayout, key_text
 from merge.proof.sought_key import key_condition
 from merge.spark.session_settings import applied_settings
+from tests.support.spark.spark_sessions import to_arrow
 
 UTC = timezone.utc
 T = TableName("public", "t")
@@ -67,7 +68,7 @@ def test_keys_are_formatted_the_same_in_any_session(
     with applied_settings(spark, {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}):
         frame = spark.read.schema(schema).parquet(str(tmp_path / "keys.parquet"))
         texts = [key_text(frame[name], type_).alias(name) for type_, name in names.items()]
-        found = frame.select(*texts).toArrow().to_pydict()
+        found = to_arrow(frame.select(*texts)).to_pydict()
         counted = [
             F.count_if(key_condition(T, TargetLayout({names[type_]: type_}, (names[type_],), ()), [text]))
             for type_, values in TEXTS.items()

@@ -18,6 +18,7 @@ from connector.schema import TableName, fold
 from merge import as_of, live, merge_once
 from tests.support.landing.landed import AT, Event, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
+from tests.support.spark.spark_sessions import to_arrow
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_values_of_every_type_come_out_of_delta_as_they_landed(spark: SparkSessi
     landed.commit(20, [landed.log(wide, swapped)])
     assert not merge_once(spark, config).failed  # by MERGE
     frame = spark.read.format("delta").load(f"{tmp_path}/lake/public/wide")
-    found = sorted(frame.drop("_cdc").toArrow().to_pylist(), key=lambda r: r["id"])
+    found = sorted(to_arrow(frame.drop("_cdc")).to_pylist(), key=lambda r: r["id"])
     assert found == [row(1, 1), row(2, None), row(3, 0)]
     assert {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name in columns} == columns
 

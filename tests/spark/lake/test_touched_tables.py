@@ -19,6 +19,7 @@ from merge import as_of, cuts, live, table
 from merge.lake import control_table
 from merge.lake.commits import Mark
 from merge.report import TableProgress
+from merge.spark.session_settings import all_settings
 from tests.support.landing.landed import Chunk, Event, Landed, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 from tests.support.spark.spark_sessions import forget_delta_logs
@@ -183,14 +184,14 @@ def test_the_callers_session_is_left_as_it_was_and_its_commits_are_its_own(
 
     monkeypatch.setattr(applying, "applied_settings", meanwhile)
     zone.spark.conf.set("deltatide.test", "kept")
-    before = zone.spark.conf.getAll
+    before = all_settings(zone.spark)
     zone.merge()
     with monkeypatch.context() as patched:
         patched.setattr(table, "apply", killed)
         zone.log(20, insert(15, 2))
         with pytest.raises(KeyboardInterrupt):
             zone.merge()
-    after = zone.spark.conf.getAll
+    after = all_settings(zone.spark)
     last = "spark.databricks.delta.lastCommitVersionInSession"
     assert {k: v for k, v in after.items() if k != last} == {k: v for k, v in before.items() if k != last}
     assert SparkSession.getActiveSession() is zone.spark

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 
@@ -18,7 +19,7 @@ from merge.spark.session import S3Access, local_session
 from merge.spark.session_settings import INTERPRETED
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Java's options for tests and the commands that they run (JDK_JAVA_OPTIONS): they merge few rows and never
@@ -79,6 +80,14 @@ def connected(url: str) -> Iterator[SparkSession]:
 def another_session(spark: SparkSession) -> SparkSession:
     """Return a further session of the same kind, with default settings."""
     return _connect() if os.environ.get(CONNECT_MODE) else spark.newSession()
+
+
+def to_arrow(frame: DataFrame) -> pa.Table:
+    """Return a frame's rows as Arrow, also before Spark 4, which has no method for it."""
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    collected: Any = frame
+    return pa.Table.from_batches(collected._collect_as_arrow())
 
 
 def forget_delta_logs(spark: SparkSession) -> None:
