@@ -239,7 +239,7 @@ def test_all_others_are_not_and_the_reason_is_told(session: SparkSession) -> Non
     assert wrong == {}
 
 
-@pytest.mark.only_classic(reason="Spark Connect's sessions of one test run share functions")
+@pytest.mark.only_classic("Spark Connect's sessions of one test run share functions")
 def test_a_function_of_the_session_is_none_of_sparks(spark: SparkSession) -> None:
     other = another_session(spark)  # the function can't be dropped again
     other.udf.register("lower", lambda text: text)
