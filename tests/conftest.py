@@ -35,7 +35,14 @@ from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
 from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
 from tests.support.servers.s3_server import S3, S3Server
 from tests.support.servers.server_programs import find_programs as find_server_programs
-from tests.support.spark.spark_sessions import QUICK_JAVA, QUICK_START, connected, local_spark, served_at
+from tests.support.spark.spark_sessions import (
+    QUICK_JAVA,
+    QUICK_QUERIES,
+    QUICK_START,
+    connected,
+    local_spark,
+    served_at,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -244,13 +251,13 @@ def s3(s3_server: S3Server) -> S3:
 
 @pytest.fixture(scope="session")
 def connect_server(servers_folder: Path, s3_server: S3Server) -> Iterator[ConnectServer]:
-    """Start one Spark Connect server, with a local session's settings."""
+    """Start one Spark Connect server, with the settings of the tests' local session."""
     pytest.importorskip("pyspark")
     pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
     from merge.spark.session import local_settings
 
     settings = local_settings("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
-    with ConnectServer(servers_folder, settings) as server:
+    with ConnectServer(servers_folder, {**settings, **QUICK_QUERIES}) as server:
         yield server
 
 

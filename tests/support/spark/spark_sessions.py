@@ -28,6 +28,9 @@ needs more, and would be compiled again."""
 
 QUICK_JAVA = "-XX:+UseSerialGC"
 
+QUICK_QUERIES = {**INTERPRETED, "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4"}
+"""Spark's settings: of few rows, reading is quicker so as well as merging; and no 10,000 tasks for VACUUM."""
+
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 """While this is set, pyspark's functions build columns of Spark Connect."""
 
@@ -38,8 +41,7 @@ PORT = "spark.connect.grpc.binding.port"
 @contextmanager
 def local_spark(s3: S3Access) -> Iterator[SparkSession]:
     """Yield a local session that also serves Spark Connect, where its release can; stop it at the end."""
-    settings: dict[str, str] = dict(INTERPRETED)  # of few rows, reading is quicker so as well as merging
-    settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = "4"  # VACUUM: not 10,000 tasks
+    settings = dict(QUICK_QUERIES)
     if any(JARS.glob("spark-connect_*.jar")):
         settings["spark.plugins"] = "org.apache.spark.sql.connect.SparkConnectPlugin"
         settings["spark.connect.grpc.binding.address"] = "127.0.0.1"
