@@ -118,9 +118,12 @@ def _own_session(spark: SparkSession) -> Iterator[SparkSession]:
     try:
         yield clone
     finally:
-        with suppress(Exception):
-            clone.client.release_session()
-            clone.client.close()
+        for close in (clone.client.release_session, clone.client.close):
+            with suppress(Exception):
+                close()
+        # The session's finalizer would close it again, in the midst of whatever call garbage collection
+        # interrupts. In Spark 4.1, that waits for requests of other sessions, and they for that call.
+        clone.client.close = lambda: None
 
 
 def _offers(spark: SparkSession, method: str) -> bool:

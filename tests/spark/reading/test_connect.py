@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ from connector.errors import ConfigurationError
 from merge import as_of, cuts, explain, explain_row, merge_once, rebuild
 from merge.lake.upkeep import upkeep
 from merge.reading.named_tables import answer
+from merge.spark.session_pool import own_session_pool
 from tests.support.landing.landed import Chunk
 from tests.support.landing.zone import T, Zone, delete, insert, row, update_of_a
 from tests.support.servers.connect_server import ConnectServer
@@ -70,6 +72,20 @@ def test_a_lake_is_loaded_changed_read_and_maintained(zone: Zone) -> None:
     assert not merge_once(zone.spark, zone.config).failed
     assert zone.rows() == changed
     assert [r["operation"] for r in zone.history()].count("WRITE") == 1, "it was not rebuilt"
+
+
+def test_a_session_of_a_merge_is_closed_once_and_not_again_in_the_midst_of_another_call(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection calls its finalizer; closing waits for all sessions' calls (Spark 4.1)."""
+    with own_session_pool(spark, 1, {}) as sessions:
+        own: Any = sessions.first
+        if own is spark:
+            pytest.skip("before Spark 4.1, a session can't be cloned: a merge has none of its own")
+    assert own.client.is_closed
+    monkeypatch.setattr(type(own.client), "close", lambda _: pytest.fail("it is closed again"))
+    own.__del__()
+    assert spark.range(1).count() == 1
 
 
 READ_OLD = f"""
