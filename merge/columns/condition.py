@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from connector.landing.format import CDC
 from merge.reading.query_plans import analyzed_and_optimized
-from merge.spark.session_settings import unfolded_settings
+from merge.spark.session_settings import FORMER, PARSER, analyzes_late, unfolded_settings
 from merge.sql_formatting import quoted
 from merge.views.determinism import DEPENDS_ON_TIME, TIMES_OF_TODAY, may_be_of_today, names_moment
 
@@ -35,6 +35,10 @@ _BY_PATTERN = re.compile(
 )
 """What Spark's former parser, a session's choice, reads or writes in another way."""
 
+_NULL_OR_NOT = re.compile(r"\bis(?:not)?null\(\w+#\d+L?\)")
+_COMPUTES = re.compile(r"\w\(| (?:[-+*/%|&^]|div) |-\w+#")
+"""What the session's time zone or its ANSI rules may decide: a cast, a function, a sum, an instant."""
+
 _MADE = re.compile(r"^[:+ -]*Project \[.*\brand\(.*", re.MULTILINE)
 """The projection that makes the columns; a condition with such a function is refused."""
 
@@ -52,6 +56,30 @@ def why_unstable(spark: SparkSession, condition: str, columns: Mapping[str, str]
 def uses_patterns(spark: SparkSession, condition: str, columns: Mapping[str, str]) -> bool:
     """Return whether a condition reads texts as times, or writes them, by a pattern."""
     return any(_BY_PATTERN.search(plan) for plan in _plans(spark, condition, columns)[:2])
+
+
+def why_otherwise(
+    spark: SparkSession, condition: str, columns: Mapping[str, str], otherwise: Mapping[str, str | None]
+) -> str | None:
+    """Return why a session would not evaluate a condition as merges do, or None.
+
+    `otherwise`: what it has set otherwise (`judging_settings`). Most of it counts when a frame is analyzed,
+    which is now, but over Spark Connect whenever the frame is used.
+    """
+    name, what = next(iter(otherwise)), "over Spark Connect, a where that computes or compares instants"
+    if (otherwise.get(PARSER) or "").upper() == FORMER and uses_patterns(spark, condition, columns):
+        name, what = PARSER, "a where with a pattern of times"
+    elif not analyzes_late(spark) or not depends_on_session(spark, condition, columns):
+        return None
+    return f"{name} is {otherwise[name]} in this session: {what} could hold of other rows than in merges"
+
+
+def depends_on_session(spark: SparkSession, condition: str, columns: Mapping[str, str]) -> bool:
+    """Return whether a condition does more than compare columns, no instants, with values of their types."""
+    analyzed = _NULL_OR_NOT.sub("", _MADE.sub("", _plans(spark, condition, columns)[0]))
+    instants = (re.escape(name) for name, type_ in columns.items() if "timestamp" in type_)
+    compared = any(re.search(rf"(?<!\w){name}#", analyzed) for name in instants)
+    return compared or "timestamp" in condition.lower() or _COMPUTES.search(analyzed) is not None
 
 
 def _plans(spark: SparkSession, condition: str, columns: Mapping[str, str]) -> tuple[str, str, bool]:

@@ -64,10 +64,10 @@ from connector.landing.column_names import ColumnNames
 from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
 from connector.schema import TableComments, TableName, TableSchema, fold, folded
-from merge.columns.condition import uses_patterns, why_unstable
+from merge.columns.condition import why_otherwise, why_unstable
 from merge.columns.masks import masked
 from merge.columns.other_names import other_names
-from merge.spark.session_settings import FORMER, PARSER, get_setting, judging_settings
+from merge.spark.session_settings import judging_settings, same_meaning
 from merge.sql_formatting import data_type, quoted, text
 
 if TYPE_CHECKING:
@@ -225,15 +225,14 @@ class Projection:
         if self.settings.where is None:
             return self._frame(events, landed)
         spark = events.sparkSession
-        is_former = (get_setting(spark, PARSER) or "").upper() == FORMER
-        with judging_settings(spark):
+        with judging_settings(spark) as otherwise:
             known = folded(column.name for column in landed.columns)
             added = (column for column in newest.columns if fold(column.name) not in known)
             nulls = (F.lit(None).cast(data_type(column.type)).alias(column.name) for column in added)
             events = events.select("*", *nulls)
             framed = self._frame(events, landed)
-            if is_former:
-                self._require_no_patterns(events, self.settings.where)
+            if otherwise:
+                self._require_one_meaning(events, self.settings.where, otherwise)
             return framed
 
     def _frame(self, events: DataFrame, landed: TableSchema) -> DataFrame:
@@ -315,16 +314,14 @@ class Projection:
             )
         _STABLE.add(judged)
 
-    def _require_no_patterns(self, events: DataFrame, where: str) -> None:
-        """Refuse a condition that a caller's session would evaluate otherwise than merges do."""
+    def _require_one_meaning(
+        self, events: DataFrame, where: str, otherwise: Mapping[str, str | None]
+    ) -> None:
+        """Refuse a condition that a caller's session, set `otherwise`, would evaluate not as merges do."""
         types = {f.name: f.dataType.simpleString() for f in events.schema.fields if f.name != CDC}
-        if uses_patterns(events.sparkSession, where, {name: types[name] for name in _may_name(where, types)}):
-            raise TableError(
-                self.table,
-                f"{PARSER} is {FORMER} in this session: a where with a pattern of times could hold of other"
-                " rows than in merges",
-                hint=f'spark.conf.unset("{PARSER}")',
-            )
+        types = {name: types[name] for name in _may_name(where, types)}
+        if why := why_otherwise(events.sparkSession, where, types, otherwise):
+            raise TableError(self.table, why, hint=same_meaning(otherwise))
 
     def _unless_undecided(self, op: Column, landed: TableSchema) -> Column:
         """Return `op`, but fail on an event that lacks a column of the condition.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -169,14 +169,31 @@ def plain_settings(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def judging_settings(spark: SparkSession) -> Iterator[None]:
-    """Apply `JUDGING`, and Spark's own meaning of expressions, while a condition is analyzed."""
+def judging_settings(spark: SparkSession) -> Iterator[dict[str, str | None]]:
+    """Apply `JUDGING`, and Spark's own meaning of expressions, while a condition is analyzed.
+
+    Yield the session's own values of what that changes.
+    """
     wanted = {**unset_meanings(spark), **JUDGING}
-    if all(get_setting(spark, name) == value for name, value in wanted.items()):
-        yield  # as in the merge's own sessions
+    found = {name: get_setting(spark, name) for name in wanted}
+    if found == wanted:
+        yield {}  # as in the merge's own sessions
         return
     with _plain_lock, applied_settings(spark, wanted):
-        yield
+        yield {name: value for name, value in found.items() if get_setting(spark, name) != value}
+
+
+def same_meaning(otherwise: Iterable[str]) -> str:
+    """Return the calls by which a session gets what it has set otherwise than `judging_settings`."""
+    return "; ".join(
+        f'spark.conf.set("{name}", "{JUDGING[name]}")' if name in JUDGING else f'spark.conf.unset("{name}")'
+        for name in otherwise
+    )
+
+
+def analyzes_late(spark: SparkSession) -> bool:
+    """Return whether a frame is analyzed whenever it is used: over Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException
 
-from merge.columns.condition import uses_patterns, why_unstable
+from merge.columns.condition import depends_on_session, uses_patterns, why_unstable
 from merge.spark.session_settings import judging_settings
 
 if TYPE_CHECKING:
@@ -123,3 +123,28 @@ def test_conditions_that_depend_on_the_day_or_the_user_of_a_merge_are_found(spar
     wrong |= {each for each in OF_THE_USER if "current_user" not in (found[each] or "")}
     wrong |= {each for each in STABLE if found[each] is not None}
     assert (wrong, own, by_pattern) == (set(), None, {*BY_PATTERN})
+
+
+OF_ANY_SESSION = (
+    "opens_at IN ('a', 'b-c') OR at IS NULL",
+    "NOT (day >= DATE '2026-01-01' AND opens_at LIKE 'a%') AND at IS NOT NULL",
+)
+OF_A_SESSION = (
+    "opens_at = 1",
+    "n + 1 > 2",
+    "n div 2 = 1",
+    "-n < 0",
+    "at < '2026-01-01'",
+    "at > at2",
+    "CAST('2026-01-01' AS timestamp) < '2026-01-02'",
+    "TIMESTAMP '2026-01-01' < TIMESTAMP '2026-01-02'",
+    "size(tags) < 3",
+    "day = '2026-01-01'",
+    "at IS NULL OR at > '2026-01-01'",
+)
+
+
+def test_conditions_that_the_zone_or_ansi_rules_may_decide_are_found(spark: SparkSession) -> None:
+    columns = COLUMNS | {"at2": "timestamp"}
+    found = {each: depends_on_session(spark, each, columns) for each in OF_ANY_SESSION + OF_A_SESSION}
+    assert found == dict.fromkeys(OF_ANY_SESSION, False) | dict.fromkeys(OF_A_SESSION, True)
