@@ -354,6 +354,7 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
     """
     try:
         frame = spark.table(cuts_table(config))
+        frame.schema  # noqa: B018 - Spark Connect looks for the table only now
         of_source = frame.where(f"source = {text(config.source.name)}")
         best_first = Window.partitionBy("manifest").orderBy(F.desc("exact"), F.desc("merged_at"))
         ranked = of_source.withColumn("rank", F.row_number().over(best_first))

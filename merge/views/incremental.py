@@ -42,6 +42,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from connector.schema import TableName
@@ -52,6 +53,7 @@ from merge.lake.retry import SPARK_ERRORS
 from merge.lake.target import Target, TargetState, read_state
 from merge.landing_zone import LandingZone
 from merge.reading.query_plans import analyzed, as_subquery
+from merge.spark.session_settings import analyzes_late
 from merge.sql_formatting import data_type, listed, quoted
 from merge.views.changed_keys import changed_keys
 from merge.views.dependencies import PlannedView
@@ -59,8 +61,10 @@ from merge.views.inputs import Input, named
 from merge.views.lineage import Lineage, Lookup, NotIncrementalError, Relation, lineage_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+NO_LITERALS = "it has keys or groups that can't be written as literals"
 
 HOLDING_FAILS: tuple[type[Exception], ...] = (AttributeError, NotImplementedError, *SPARK_ERRORS)
 """Spark Connect before 4.0 has no checkpoints, and platforms without executors of their own refuse them."""
@@ -212,10 +216,13 @@ class IncrementalRefresh:
         of_types = {name: data_type(types[name]) for name in names}
         keys = keys.select(*[F.col(quoted(name)).cast(type_).alias(name) for name, type_ in of_types.items()])
         layout = TargetLayout(types, tuple(names), ())
-        conditions = self.until.enter_context(key_conditions(self.spark, keys, layout, count))
+        try:
+            conditions = self.until.enter_context(key_conditions(self.spark, keys, layout, count))
+        except UnicodeDecodeError:  # over Spark Connect, which brings no text that is no UTF-8
+            raise NotIncrementalError(NO_LITERALS) from None
         if conditions and keys.alias("target").where(f"true{conditions}").count() < count:
             # A text that is no UTF-8, such as CAST(X'FF' AS STRING), is another one as a literal.
-            raise NotIncrementalError("it has keys or groups that can't be written as literals")
+            raise NotIncrementalError(NO_LITERALS)
         return _Only(keys, tuple(names), conditions)
 
     def _answer(self, rows: Mapping[str, DataFrame], only: _Only | None = None) -> DataFrame:
@@ -233,7 +240,12 @@ class IncrementalRefresh:
         return self.spark.table(name)
 
     def _held(self, frame: DataFrame) -> DataFrame:
-        """Compute a frame of keys once, where the platform can; otherwise it is computed at each use."""
+        """Compute a frame of keys once, where the platform can; otherwise it is computed at each use.
+
+        Spark Connect's client returns a checkpoint as a frame of the active session, which has no other's.
+        """
+        if analyzes_late(self.spark) and SparkSession.getActiveSession() is not self.spark:
+            return self._stored(frame)
         try:
             return frame.localCheckpoint()
         except HOLDING_FAILS:

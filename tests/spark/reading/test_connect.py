@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +18,8 @@ from merge import as_of, cuts, explain, explain_row, merge_once, rebuild
 from merge.lake.upkeep import upkeep
 from merge.reading.named_tables import answer
 from merge.spark.session_pool import own_session_pool
+from merge.views import changed_keys
+from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import Chunk
 from tests.support.landing.zone import T, Zone, delete, insert, row, update_of_a
 from tests.support.servers.connect_server import ConnectServer
@@ -72,6 +75,20 @@ def test_a_lake_is_loaded_changed_read_and_maintained(zone: Zone) -> None:
     assert not merge_once(zone.spark, zone.config).failed
     assert zone.rows() == changed
     assert [r["operation"] for r in zone.history()].count("WRITE") == 1, "it was not rebuilt"
+
+
+def test_a_view_is_refreshed_incrementally_and_a_lake_without_cuts_has_none(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_keys, "MOST_OF_TABLE", 1 << 20)  # else a change of one row is of most
+    assert cuts(zone.spark, zone.config).collect() == []
+    zone.config = with_views(zone.config, incremental=True, few="SELECT b, count(*) n FROM orders GROUP BY b")
+    for number, (is_incremental, groups) in enumerate(((False, [("x", 1)]), (True, [("x", 1), ("y", 1)])), 1):
+        zone.log(10 * number, insert(10 * number - 5, number, b="_xy"[number]))
+        (view,) = zone.merge().views
+        assert (view.incremental, view.full_because) == (is_incremental, None if is_incremental else ANY)
+        read = zone.spark.sql(f"SELECT b, n FROM delta.`{zone.folder}/lake/views/few` ORDER BY b")
+        assert [tuple(each) for each in read.collect()] == groups
 
 
 def test_a_session_of_a_merge_is_closed_once_and_not_again_in_the_midst_of_another_call(
