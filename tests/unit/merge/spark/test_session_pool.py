@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from pyspark.errors import PySparkException
 
@@ -76,6 +77,9 @@ class Cloneable:
 
     conf, known = UNCHANGED, False
 
+    def __init__(self) -> None:
+        self.client = Mock()
+
     @property
     def version(self) -> str:
         self.known = True
@@ -93,8 +97,13 @@ def test_a_connect_session_that_can_not_be_copied_is_the_only_one() -> None:
         assert (sessions.first, sessions.most) == (session, 1)
 
 
-def test_a_connect_session_is_cloned_even_before_its_first_request() -> None:
+def test_a_connect_session_is_cloned_even_before_its_first_request_and_closed_once() -> None:
     session: Any = Cloneable()
     with own_session_pool(session, 4, {}) as sessions:
-        assert sessions.first is not session
+        clone: Any = sessions.first
+        assert clone is not session
         assert sessions.most == 4
+        close = clone.client.close
+    close.assert_called_once()
+    clone.client.close()
+    close.assert_called_once()
