@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from threading import Thread
 from typing import Any
 
 import psycopg2
@@ -304,19 +305,31 @@ def one_row(connection: Connection, query: str, parameters: Any = None) -> tuple
 
 
 def one_row_unless(
-    stopping: Callable[[], bool], connection: Connection, query: str
+    stopping: Callable[[], bool],
+    connection: Connection,
+    query: str,
+    connect: Callable[[], Connection],
 ) -> tuple[Any, ...] | None:
     """Run a query that may take as long as others' transactions, as `one_row`; cancel it once `stopping`.
 
-    It runs in a thread: the driver waits without returning to Python, where a signal is handled.
+    It runs in a thread: the driver waits without returning to Python, where a signal is handled. Another
+    session, which `connect` opens, cancels it: the driver's own cancel stops all of Python until the server
+    has answered, which a silent one never does.
     """
+    canceling: Thread | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="query") as thread:
         running = thread.submit(one_row, connection, query)
         while wait([running], STOPPING_SECONDS).not_done:
-            if stopping():
-                with suppress(psycopg2.Error):
-                    connection.cancel()
+            if stopping() and (canceling is None or not canceling.is_alive()):
+                process = connection.info.backend_pid
+                canceling = Thread(target=_cancel, args=(process, connect), name="cancel", daemon=True)
+                canceling.start()
         return running.result()
+
+
+def _cancel(process: int, connect: Callable[[], Connection]) -> None:
+    with suppress(DeltatideError, psycopg2.Error), closing(connect()) as session:
+        one_row(session, "SELECT pg_cancel_backend(%s)", (process,))
 
 
 @contextmanager

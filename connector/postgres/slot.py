@@ -96,11 +96,14 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     )  # fmt: skip
 
 
-def create_slot(connection: Connection, name: str, stopping: Callable[[], bool]) -> int:
+def create_slot(
+    connection: Connection, name: str, stopping: Callable[[], bool], connect: Callable[[], Connection]
+) -> int:
     """Create a slot; return the position from which it keeps the log.
 
     Waits for running transactions, prepared ones, too, however long they take, unless the agent is
-    `stopping`; then nothing is left of the slot. If there are any, it says so.
+    `stopping`; then nothing is left of the slot, if a session that `connect` opens can say so to the server.
+    If there are any, it says so.
     """
     running = one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot()) < pg_current_xact_id()")
     if running == (True,):
@@ -110,7 +113,7 @@ def create_slot(connection: Connection, name: str, stopping: Callable[[], bool])
             name,
         )
     query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}')"
-    row = one_row_unless(stopping, connection, query)
+    row = one_row_unless(stopping, connection, query, connect)
     assert row is not None
     return parse_lsn(row[0])
 

@@ -236,7 +236,7 @@ class PostgresSource:
             else:
                 slot.drop_slot(connection, name)
                 self._readers.add(connection.info.backend_pid)  # if we lose it, it goes on waiting
-                position = slot.create_slot(connection, name, stopping)
+                position = slot.create_slot(connection, name, stopping, self._connect_to_log)
             self._proof = self._session.process
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
@@ -394,7 +394,7 @@ class PostgresSource:
         self._require_timeline(self._session.timeline)
         return connection
 
-    def _connect_to_log(self, replication: bool) -> Connection:
+    def _connect_to_log(self, replication: bool = False) -> Connection:
         """Open a connection to a server on the timeline of the log."""
         connection, _ = self._connect_beside_log(replication)
         self._readers.add(connection.info.backend_pid)

@@ -102,6 +102,26 @@ def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(database: Da
         )
 
 
+def test_a_query_to_a_silent_postgres_is_lost_though_its_cancel_is_not_answered(database: Database) -> None:
+    stopping, ended = threading.Event(), threading.Event()
+    with LossyProxy(database.port) as proxy:
+        url = database.url.replace(f":{database.port}/", f":{proxy.port}/")
+        connect = lambda: postgres_connection.connect(url, "deltatide silent")  # noqa: E731
+        connection = connect()
+
+        def ask_for_long() -> None:
+            query = "SELECT pg_sleep(60)"
+            with pytest.raises(psycopg2.OperationalError):
+                postgres_connection.one_row_unless(stopping.is_set, connection, query, connect)
+            ended.set()
+
+        threading.Thread(target=ask_for_long, daemon=True).start()
+        proxy.fall_silent()
+        threading.Timer(LIMIT, lambda: end_all("deltatide silent")).start()
+        stopping.set()
+        assert ended.wait(2 * LIMIT)
+
+
 @pytest.mark.only_mariadb
 @pytest.mark.only_mysql
 def test_a_query_to_a_silent_mysql_ends_however_long_it_may_take(mariadb: MysqlDatabase) -> None:

@@ -13,30 +13,35 @@ from connector.postgres.slot import check_standbys, create_slot
 
 
 class _WaitingSession:
-    """A session whose slot waits for somebody's transaction until it is canceled."""
+    """A session whose slot waits for somebody's transaction until another session cancels it."""
 
-    def __init__(self) -> None:
-        self._canceled = threading.Event()
+    backend_pid = 7
+
+    def __init__(self, canceled: threading.Event) -> None:
+        self._canceled, self.info = canceled, self
 
     def cursor(self) -> contextlib.AbstractContextManager[_WaitingSession]:
         return contextlib.nullcontext(self)
 
-    def execute(self, query: str, _parameters: object = None) -> None:
+    def execute(self, query: str, parameters: object = None) -> None:
         if "pg_create_logical_replication_slot" in query and self._canceled.wait(10):
             raise psycopg2.errors.QueryCanceled("canceling statement due to user request")
+        if "pg_cancel_backend" in query and parameters == (self.backend_pid,):
+            self._canceled.set()
 
     def fetchone(self) -> tuple[object]:
         return ("0/1",)
 
-    def cancel(self) -> None:
-        self._canceled.set()
+    def close(self) -> None:
+        pass
 
 
 def test_a_stop_cancels_the_creation_of_a_slot() -> None:
-    stopping = threading.Event()
+    stopping, canceled = threading.Event(), threading.Event()
     threading.Timer(0.05, stopping.set).start()
+    session = cast(Any, _WaitingSession(canceled))
     with pytest.raises(psycopg2.errors.QueryCanceled):
-        create_slot(cast(Any, _WaitingSession()), "shop", stopping.is_set)
+        create_slot(session, "shop", stopping.is_set, lambda: cast(Any, _WaitingSession(canceled)))
 
 
 @pytest.mark.parametrize("names", ["*", " * ", '"*"', "a, *", "FIRST 1 (*)", "ANY 2 (s1, *, s2)", "2(*)"])
