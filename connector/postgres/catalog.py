@@ -11,7 +11,7 @@ type, a type's name, the order of the key.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from psycopg2.extensions import connection as Connection
@@ -58,11 +58,15 @@ class CatalogColumn:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The schema a relation's rows land under; None if they can't, with the reason and what to do."""
+    """The schema a relation's rows land under; None if they can't, with the reason and what to do.
+
+    `as_logged`: the catalog has the replica identity that the log has, or rows have no key.
+    """
 
     schema: TableSchema | None
     reason: str = ""
     hint: str = ""
+    as_logged: bool = True
 
 
 _COLUMNS = """
@@ -127,6 +131,16 @@ class Catalog:
         """Return the layout of a table with these columns; may query."""
         columns = list(columns)
         facts = facts or find_table(self._connection, table)
+        layout = self._layout(table, columns, facts)
+        names = {c.name for c in columns}
+        logged = {c.name for c in columns if c.is_key}
+        if facts is None or layout.schema is None or facts.identifies_by(logged, names):
+            return layout
+        return replace(layout, as_logged=not layout.schema.key)
+
+    def _layout(
+        self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None
+    ) -> TableLayout:
         if facts and (unfit := _unlogged(facts) or _misidentified(facts) or _deferring(facts)):
             return unfit
         before_images = table in self._tables and self._tables[table].before_images

@@ -365,7 +365,7 @@ class PostgresSource:
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> TableLayout | None:
         """Return the layout of a relation as transaction `xid` logged it.
 
-        `NotYetError` if the catalog lacks a type because the transaction that created it is not visible yet.
+        `NotYetError` if the catalog lacks its types or its key because that transaction is not visible yet.
         """
         table = TableName(relation.namespace, relation.name)
         if not self._config.captures(table):
@@ -376,7 +376,7 @@ class PostgresSource:
             except TableError as error:
                 return TableLayout(None, error.reason, error.hint or "")
             types = [column.source_type for column in layout.schema.columns] if layout.schema else []
-            if UNKNOWN not in types or xid is None:
+            if (UNKNOWN not in types and layout.as_logged) or xid is None:
                 return layout
             if not catalog.shows(xid):
                 raise NotYetError(f"transaction {xid}, which altered {table}, is not visible yet")

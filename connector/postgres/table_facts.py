@@ -89,6 +89,11 @@ class TableFacts:
         identifies = (i for i in self.indexes if (i.identity if self.identity == "i" else i.primary))
         return next((i.generated for i in identifies), ())
 
+    def identifies_by(self, logged: Collection[str], columns: Collection[str]) -> bool:
+        """Return whether the replica identity is just these columns, of all that the log has."""
+        identity = {"d": self.primary_key, "i": self.identity_key, "f": columns}.get(self.identity, ())
+        return {*identity} == {*logged}
+
     def may_be_renamed(self, logged: Collection[str]) -> bool:
         """Return whether the key may be these columns of an older Relation message, renamed since."""
         now = self.identity_key if self.identity == "i" else self.primary_key

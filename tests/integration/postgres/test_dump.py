@@ -153,6 +153,29 @@ def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(
     hanging.join(30)
 
 
+def test_a_key_whose_commit_is_not_visible_yet_is_waited_for(unanswered: Database) -> None:
+    """By the key from before, its rows would land over others, however long it is not visible."""
+    database = unanswered
+    wait_until(
+        lambda: database.execute("SHOW synchronous_standby_names")[0][0] == "nobody", "the setting holds"
+    )
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL); INSERT INTO t VALUES (1, 'a')")
+    migration = (
+        "SET synchronous_commit = on; BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v);"
+        "INSERT INTO t VALUES (1, 'b'); COMMIT"
+    )
+    hanging = threading.Thread(target=lambda: database.execute(migration))
+    with following(source_of(database)) as log:
+        hanging.start()
+        wait_until(lambda: _hang_in_commit(database) == 1, "a commit hangs")
+        wait_until(lambda: log.read(0.05, 64 << 20) or log._buffer.waiting, "the migration waits", seconds=10)
+        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        database.execute("SELECT pg_reload_conf()")
+        (batch,) = read_rows(log, 1).decode()
+        assert batch.schema.key == ("id", "v")
+    hanging.join(30)
+
+
 def test_a_type_that_is_renamed_leaves_the_layout_as_it_was(database: Database) -> None:
     """The log goes on under the layout it has; another one from dumps would ask for dumps without end."""
     database.execute("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, m mood)")
