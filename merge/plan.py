@@ -15,7 +15,7 @@ Invariants:
   Files that end before it are not read; of those that begin before it, only the events from `swept` on count.
 - A block of manifests that was compacted (`connector.maintenance.compaction`) is read so if it ends at or
   before `upto`: as if its log had landed with its last manifest, and before that not at all. Of the block
-  that `after` is within, only events after the last that had landed by then are read (`_Resumed`), unless
+  that `after` is within, only events after the last that had landed by then are read (`Resumed`), unless
   older ones are to be read again. A block that ends after `upto` is read as it landed.
 """
 
@@ -175,7 +175,7 @@ def plan_table(
     its low watermark, so all log since then is read, though the chunk with that watermark may have no rows.
     """
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
-    landed, resumed = Landed(table, news), _Resumed.of(table, manifests, after, news)
+    landed, resumed = Landed(table, news), Resumed.of(table, manifests, after, news)
     fresh = [file for manifest in news for file in landed.files(manifest) if file not in resumed.files]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
@@ -305,7 +305,7 @@ class Landed:
         return table.files
 
 
-class _Resumed(NamedTuple):
+class Resumed(NamedTuple):
     """One table's `files` of a compacted block within which a plan begins.
 
     `read`: just after the last of its transactions that had landed by then. Log up to there may have been
@@ -317,7 +317,7 @@ class _Resumed(NamedTuple):
     files: Sequence[LandedFile] = ()
 
     @classmethod
-    def of(cls, table: TableName, manifests: Manifests, after: int, news: Sequence[Manifest]) -> _Resumed:
+    def of(cls, table: TableName, manifests: Manifests, after: int, news: Sequence[Manifest]) -> Resumed:
         """Find the block among the manifests after `after`; without log by then, all of it is new."""
         block = next((m.compacted for m in news if m.compacted and m.compacted.first <= after), None)
         if block is None or table not in block.tables:

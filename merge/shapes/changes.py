@@ -28,9 +28,10 @@ from merge.apply import Written, commit_settings
 from merge.lake.commits import Mark
 from merge.lake.target import Target
 from merge.landing_zone import LandingZone
+from merge.plan import NOTHING
 from merge.shapes.creation import create_shape_sql
 from merge.spark.session_settings import applied_settings
-from merge.sql_formatting import listed, position, quoted
+from merge.sql_formatting import listed, position, position_literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,10 +51,16 @@ def landed_changes(
     schemas: Mapping[str, TableSchema],
     columns: Mapping[str, str],
     old: OldRows | None = None,
+    after: Position = NOTHING,
 ) -> DataFrame:
-    """Return one row for each position in log files: `_cdc` with `CHANGE_FIELDS`, the columns, `_before`."""
+    """Return one row for each position in log files: `_cdc` with `CHANGE_FIELDS`, the columns, `_before`.
+
+    Only of positions after `after`.
+    """
     cdc = F.col(CDC)
     events = landing.events(files, schemas, columns, old=old)
+    if any(file.first <= after for file in files):
+        events = events.where(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) > {position_literal(after)}")
     fields = F.struct(*[cdc[name].alias(name) for name in CHANGE_FIELDS])
     names = [*columns, BEFORE] if old else list(columns)
     row = F.struct(fields.alias(CDC), *[F.col(quoted(name)) for name in names])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,11 +14,12 @@ from connector.errors import ConfigurationError
 from connector.landing import format
 from connector.maintenance import compaction
 from connector.maintenance.compaction import compact
+from connector.schema import TableSchema
 from connector.store.local import LocalStore
 from merge import landing_zone
 from merge.job import merge_in, merging_sessions
 from merge.landing_zone import LandingZone
-from tests.support.landing.landed import AT, Chunk
+from tests.support.landing.landed import AT, Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
 ROWS = [(2, 20, "x"), (3, 30, "y"), (4, 4, "x"), (9, 9, "x")]
@@ -96,6 +99,29 @@ def test_what_a_long_running_merge_knows_of_manifests_is_asked_again(
         monkeypatch.setattr(landing_zone, "CACHED_SECONDS", 0)
         assert not merge_in(sessions, zone.config, landing).failed
     assert zone.rows() == [*ROWS[:3], (6, 6, "x"), ROWS[3]]
+
+
+def test_changes_begin_and_go_on_within_compacted_blocks_in_which_types_were_changed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Joined files bring back log from before the table begins, some of it of types that don't fit."""
+    numbers, texts = (replace(schema_of(T, id="int", a=type_), key=()) for type_ in ("int", "string"))
+    zone = Zone(spark, tmp_path, public__orders={"shapes": ["changes"]})
+
+    def merged(*schemas: TableSchema) -> list[int]:
+        for schema in schemas:
+            zone.landed.table(schema)
+            at = zone.landed.number + 1
+            event = Event("insert", 10 * at - 5, 0, {"id": at, "a": at if schema is numbers else "x"})
+            zone.landed.commit(10 * at, [zone.landed.log(schema, [event])])
+        compact_all(zone)
+        assert not zone.merge().failed
+        return [id_ for (id_,) in zone.rows("id", "public/orders_changes")]
+
+    assert merged(numbers, numbers, numbers, texts, numbers, texts, texts) == [6, 7]
+    shutil.rmtree(tmp_path / "lake/public/orders_changes")
+    assert merged(numbers, numbers, texts) == [10]
+    assert merged(texts, texts) == [10, 11, 12]
 
 
 def test_a_damaged_new_file_stops_its_table(zone: Zone) -> None:

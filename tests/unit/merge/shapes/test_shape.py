@@ -139,10 +139,10 @@ def test_changes_begin_after_a_missing_manifest_but_do_not_pass_over_one(
         zone.commit(lsn + 1, [zone.log(schema, [Event("insert", lsn, 0, {"id": lsn})])])
     target = Target(CHANGES, "lake.orders_changes", (), shape="changes")
     job = ChangesJob(Mock(), Mock(), zone, zone.get(3), Shape(ORDERS, "changes"), target, Mock())
-    assert [file.first.lsn for file in job._files(0)] == [30]
+    assert [file.first.lsn for file in job._log(0)[0]] == [30]
     assert "changes of manifests 1 to 2 are gone" in caplog.text
     with pytest.raises(TableError, match="manifest 2 is missing in /landing/shop") as caught:
-        job._files(1)
+        job._log(1)
     # The way out that the hint names: an idle merge does not stop before it has looked at the Delta table.
     assert "drop it: the next merge begins it after that manifest" in str(caught.value.hint)
     assert not job.is_idle(Frontier(1, 3, "id"))
@@ -193,7 +193,7 @@ def test_changes_begin_after_the_last_log_of_types_that_can_not_become_todays(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = job_of("changes", Typed())
-    assert [file.first.lsn for file in job._fitting(job._files(0), None)] == [25, 45]
+    assert [file.first.lsn for file in job._fitting(job._log(0)[0], None)[0]] == [25, 45]
     assert "column 'b' was int and is now string" in caplog.text
 
 
