@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tenacity import (
@@ -26,6 +27,7 @@ from merge.lake.upkeep import Finding, upkeep_in
 from merge.landing_zone import LandingZone
 from merge.proof.continuous import ContinuousVerification
 from merge.report import MergeReport, Progress
+from merge.spark.unreachable import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_SECONDS = 60.0
+
+RETRY_SECONDS = 600.0
+"""When upkeep that failed is run again: merges wait for it, and go on meanwhile."""
 
 
 def merge_every(
@@ -73,8 +78,9 @@ def merge_every(
             if not stop.is_set() and tables is None:
                 verification.step(sessions.first, landing, done.manifest)
             if not stop.is_set() and due.now(sessions.first):
-                _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
-                _log_upkeep(more_upkeep() if more_upkeep else ())
+                with due.again_if_it_fails():
+                    _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
+                    _log_upkeep(more_upkeep() if more_upkeep else ())
             return time.monotonic() - begun
 
         while not stop.is_set():
@@ -109,22 +115,34 @@ def _through_outages(seconds: float, stop: threading.Event) -> Retrying:
 class UpkeepTimer:
     """Decides when upkeep is due: `maintain.every_hours` after the last one began, whoever ran it.
 
-    The lake records that, so a restart does not make upkeep due. It is read only when upkeep may be due.
+    The lake records that, so a restart does not make upkeep due. It is read only when upkeep may be due. One
+    that failed is due again in a while, whatever is recorded.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
         self._config, self._clock = config, clock
-        self._next = 0.0
+        self._next, self._failed = 0.0, False
 
     def now(self, spark: SparkSession) -> bool:
-        """Return whether upkeep is due."""
+        """Return whether upkeep is due. `StoreError` if the store can't be reached."""
         hours = self._config.maintain.every_hours
         if hours is None or self._clock() < self._next:
             return False
-        began_at = read_kept(spark, self._config).began_at
+        with explained(self._config):
+            began_at = None if self._failed else read_kept(spark, self._config).began_at
         due = began_at is None or self._clock() >= began_at.timestamp() + 3600 * hours
         self._next = 3600 * hours + (self._clock() if due or began_at is None else began_at.timestamp())
+        self._failed = False
         return due
+
+    @contextmanager
+    def again_if_it_fails(self) -> Iterator[None]:
+        """Have upkeep due again in a while if the block, which runs it, raises an error: it did not end."""
+        try:
+            yield
+        except Exception:
+            self._failed, self._next = True, self._clock() + RETRY_SECONDS
+            raise
 
 
 def _log_upkeep(findings: Iterable[Finding]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from connector.errors import ConfigurationError
+from connector.errors import ConfigurationError, TransientError
 from connector.schema import TableName
 from merge import schedule
 from merge.lake.commits import Mark, commits_of, renewed_version
@@ -195,6 +195,48 @@ def test_upkeep_is_due_by_its_record_not_by_the_start(monkeypatch: pytest.Monkey
     assert not UpkeepTimer(config, lambda: now[0]).now(spark), "a restart"
     never = UpkeepTimer(config_of("/landing", "/lake"), lambda: now[0])
     assert not never.now(spark)
+
+
+def test_upkeep_that_failed_is_due_again_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store did not answer for a moment: upkeep had only begun, which it had recorded."""
+    config = config_of("/landing", "/lake")
+    config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"every_hours": 24.0})})
+    spark: Any = None
+    now, began = [1_000_000.0], list[datetime]()
+    monkeypatch.setattr(schedule, "read_kept", lambda *_: Kept(began[-1] if began else None))
+    timer = UpkeepTimer(config, lambda: now[0])
+
+    def run(*, fails: bool) -> None:
+        with timer.again_if_it_fails():
+            began.append(datetime.fromtimestamp(now[0], timezone.utc))
+            if fails:
+                raise TransientError("the store does not answer")
+
+    assert timer.now(spark)
+    with pytest.raises(TransientError):
+        run(fails=True)
+    assert not timer.now(spark), "merges go on"
+    now[0] += schedule.RETRY_SECONDS
+    assert timer.now(spark)
+    run(fails=False)
+    now[0] += 23 * 3600
+    assert not timer.now(spark)
+
+
+def test_an_outage_while_it_is_asked_whether_upkeep_is_due_is_one_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So merges are tried again; as an error of Spark's, it ended them all."""
+
+    def read(*_: Any) -> Kept:
+        raise PySparkException("s3a://lake/_deltatide: software.amazon.awssdk: Status Code: 503")
+
+    spark: Any = None
+    config = config_of("s3://landing/of", "s3://lake/of")
+    config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"every_hours": 24.0})})
+    monkeypatch.setattr(schedule, "read_kept", read)
+    with pytest.raises(TransientError):
+        UpkeepTimer(config).now(spark)
 
 
 def test_a_statement_that_lost_to_a_merge_waits_with_all_that_follow() -> None:
