@@ -16,7 +16,7 @@ from connector.schema import TableName, fold
 from merge.job import MergeRun, merging_sessions
 from merge.lake.control_table import Frontier, Frontiers, read_frontiers
 from merge.lake.retry import SPARK_ERRORS
-from merge.lake.target import Target
+from merge.lake.target import Target, ownership_error, read_state
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
 from merge.shapes.shape import clashing, has_landed, shapes_of, targets_with_shapes, with_shapes
@@ -99,16 +99,32 @@ def _full_because(
 def _state(
     spark: SparkSession, config: Config, each: PlannedView, frontier: Frontier, newest: int
 ) -> ViewState:
-    view, merged = each.view, frontier.version is not None
-    current = merged and frontier.error is None and frontier.manifest == newest
+    view = each.view
+    taken = _why_taken(spark, config, view, frontier)
+    merged, error = frontier.version is not None and taken is None, taken or frontier.error
+    current = merged and error is None and frontier.manifest == newest
     return ViewState(
         view.name,
-        "current" if current else "failed" if merged or frontier.error else "new",
+        "current" if current else "failed" if merged or error else "new",
         frontier.manifest if merged else None,
-        _rows(spark, config, view, frontier),
+        None if taken else _rows(spark, config, view, frontier),
         sorted(table.name if table.namespace == VIEWS else str(table) for table in each.reads),
-        frontier.error,
+        error,
     )
+
+
+def _why_taken(spark: SparkSession, config: Config, view: View, frontier: Frontier) -> str | None:
+    """Return whose rows are where a view's are to be, if they are not its own; None if they may be.
+
+    The entry in the cuts may be that of a source table, ``views.NAME``.
+    """
+    target = view.target(config)
+    try:
+        state = None if frontier.version is None else read_state(spark, target)
+    except SPARK_ERRORS:
+        return None
+    problem = None if state is None else ownership_error(state, target, config.source.name, ())
+    return None if problem is None else problem.reason
 
 
 def _rows(spark: SparkSession, config: Config, view: View, frontier: Frontier) -> int | None:
