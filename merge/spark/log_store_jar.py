@@ -33,9 +33,15 @@ def find_jar() -> Path:
 
 
 def has_class(jar: Path, name: str) -> bool:
-    """Return whether a jar has a class: one that was built before may lack it."""
-    with zipfile.ZipFile(jar) as archive:
-        return f"{name.replace('.', '/')}.class" in archive.namelist()
+    """Return whether a jar has a class: one that was built before may lack it.
+
+    `PreconditionError` if it is no jar: an installation may have been cut short.
+    """
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return f"{name.replace('.', '/')}.class" in archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise PreconditionError(f"{jar} is damaged: {error}", hint="install deltatide again") from error
 
 
 def build_jar(jar: Path) -> Path:

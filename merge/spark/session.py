@@ -274,8 +274,8 @@ def jar_settings(*, with_s3: bool) -> dict[str, str]:
 def _own_jar(*, needed: bool) -> dict[str, str]:
     """Return the settings for our jar and the commits to local folders.
 
-    If it is not `needed` for S3, Hadoop's own class serves where the jar can't be had, or would take the
-    place of jars that the user names.
+    If it is not `needed` for S3, Hadoop's own class serves where the jar can't be had or read, or would take
+    the place of jars that the user names.
     """
     from merge.spark.log_store_jar import find_jar, has_class
 
@@ -283,11 +283,12 @@ def _own_jar(*, needed: bool) -> dict[str, str]:
         return {}
     try:
         jar = find_jar()
+        has_local = has_class(jar, log_store.LOCAL_CLASS)
     except (PreconditionError, OSError):
         if needed:
             raise
         return {}
-    local = log_store.LOCAL_SETTINGS if not _names_jars() and has_class(jar, log_store.LOCAL_CLASS) else {}
+    local = log_store.LOCAL_SETTINGS if has_local and not _names_jars() else {}
     return {"spark.jars": str(jar), **local}
 
 

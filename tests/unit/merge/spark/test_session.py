@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from connector.errors import PreconditionError
 from merge.spark import log_store_jar
 from merge.spark.log_store import LOCAL_CLASS, LOCAL_SETTINGS
 from merge.spark.session import S3Settings, local_settings
@@ -53,6 +54,10 @@ def test_so_do_those_in_sparks_file_of_defaults(
 def test_a_session_starts_without_the_jar(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_jar(jar, "deltatide.Former")
     assert not LOCAL_SETTINGS.items() & local_settings("test", s3=None).items()
+    jar.write_bytes(jar.read_bytes()[:-1])
+    assert not {"spark.jars", *LOCAL_SETTINGS} & local_settings("test", s3=None).keys()
+    with pytest.raises(PreconditionError, match="is damaged"):
+        local_settings("test", s3=S3Settings())
     jar.unlink()
     monkeypatch.setenv("XDG_CACHE_HOME", str(jar.parent))
     monkeypatch.setenv("JAVA_HOME", str(jar.parent / "no-java"))
