@@ -18,7 +18,13 @@ from connector.landing.format import CDC
 from merge.reading.query_plans import analyzed_and_optimized
 from merge.spark.session_settings import FORMER, PARSER, analyzes_late, unfolded_settings
 from merge.sql_formatting import quoted
-from merge.views.determinism import DEPENDS_ON_TIME, TIMES_OF_TODAY, may_be_of_today, names_moment
+from merge.views.determinism import (
+    DEPENDS_ON_TIME,
+    TIMES_OF_TODAY,
+    may_be_of_today,
+    may_be_special,
+    names_moment,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,6 +115,6 @@ def why_unstable_in(analyzed: str, optimized: str, columns: Mapping[str, str]) -
     analyzed, optimized = (_OF_THE_CLOCK.sub(r"\1(\2", _MADE.sub("", plan)) for plan in (analyzed, optimized))
     if called := _OF_THE_RUN.search(analyzed):
         return f"it calls {called[1]}"
-    if names_moment(analyzed) or names_moment(optimized):
+    if names_moment(analyzed) or names_moment(optimized) or may_be_special(analyzed, types.get):
         return DEPENDS_ON_TIME
     return TIMES_OF_TODAY if may_be_of_today(optimized, types.get) else None

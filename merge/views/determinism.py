@@ -69,6 +69,7 @@ _COLUMN = re.compile(r"\w+#(\d+)L?")
 _ID = re.compile(r"#(\d+)")
 _COMMITTED = re.compile(r"_cdc#\d+L?\.committed_at\b")
 _OF_TIME = re.compile(r"\b(?:date|timestamp)\b")
+_OF_DAY = re.compile(r"\b(?:date|timestamp\w*)\b")
 _NO_TEXT = re.compile(r" as (?:date|timestamp\w*|\w*int|float|double|decimal\(\d+,\d+\))$")
 _OF_DAYS = frozenset(
     "to_date date date_add date_sub add_months last_day next_day make_date trunc date_from_unix_date".split()
@@ -142,12 +143,26 @@ def may_be_of_today(text: str, type_of: Callable[[int], str | None]) -> bool:
     """
     if any(_may_be_text(made, type_of) for made in _made_timestamps(text)):
         return True
-    replaced = (
-        items_of(inner)[name == "nvl2" :]  # its first argument has a type of its own
-        for name, inner, _ in _calls(text)
-        if name in _REPLACED
+    return any(_makes_one_type(items, type_of) for items in _replaced(text)) or may_be_special(text, type_of)
+
+
+def may_be_special(text: str, type_of: Callable[[int], str | None]) -> bool:
+    """Return whether expressions of an analyzed plan may make a moment of a text like 'to' || 'day'.
+
+    Where a function has both a time and such a constant: the optimized plan has the day itself in its place.
+    """
+    return any(
+        any(_may_be_time(item, type_of) for item in items)
+        and any("(" in item and "#" not in item and not _names_day(item) for item in items)
+        for items in _replaced(text)
     )
-    return any(_makes_one_type(items, type_of) for items in replaced)
+
+
+def _replaced(text: str) -> Iterator[list[str]]:
+    """Return the arguments of functions that are made to be of one type."""
+    for name, inner, _ in _calls(text):
+        if name in _REPLACED:
+            yield items_of(inner)[name == "nvl2" :]  # its first argument has a type of its own
 
 
 def _calls(text: str) -> Iterator[tuple[str, str, str]]:
@@ -212,6 +227,12 @@ def _may_be_timestamp(expression: str, type_of: Callable[[int], str | None]) -> 
     of_time = any(type_ is None or _OF_TIME.search(type_) for type_ in types)
     made = f"{_AS_TIMESTAMP})" in expression or any(each in expression for each in _OF_INSTANTS)
     return of_time or made or _INSTANT.search(expression) is not None
+
+
+def _may_be_time(expression: str, type_of: Callable[[int], str | None]) -> bool:
+    """Return whether an expression may be a timestamp or a date."""
+    types = (type_of(int(id_)) or "date" for id_ in _ID.findall(expression))
+    return _may_be_timestamp(expression, type_of) or any(_OF_DAY.search(type_) for type_ in types)
 
 
 def _may_be_text(expression: str, type_of: Callable[[int], str | None]) -> bool:

@@ -81,6 +81,20 @@ def test_a_cast_that_only_the_optimized_plan_has_is_found() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "equal_null(day#2, concat(to, day))",
+        "equal_null(at#1, concat(to, day))",
+        "(nvl(day#2, trim( today )) = day#2)",
+        "between(date_add(day#2, 1), concat(yester, day), 2026-01-01)",
+    ],
+)
+def test_a_constant_in_whose_place_the_optimized_plan_has_a_day_is_found(condition: str) -> None:
+    """Spark takes 'today' for a date wherever it becomes one, before it prints the plan with all casts."""
+    assert "today" in why(condition, optimized="(day#2 <=> 2026-11-26)")
+
+
 def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
     assert "12:30" in why("(at#1 > cast(12:30 as timestamp))")
     assert "12:30" in why("(at#1 > to_timestamp(12:30, None, TimestampType, Some(UTC), true))")
@@ -102,6 +116,9 @@ def test_a_constant_may_be_one_and_a_word_the_merges_user() -> None:
         "between(at#1, (2026-01-01 00:00:00 - INTERVAL '1' DAY), to_timestamp(2026-02-01, None, x))",
         "between(from_utc_timestamp(at#1, Europe/Berlin), 2026-01-01 00:00:00, 2026-02-01 00:00:00)",
         "(nvl(opens_at#0, none) = none)",
+        "(nvl(opens_at#0, concat(no, ne)) = none)",
+        "equal_null(day#2, date_add(cast(2026-01-01 as date), 1))",
+        "(decode(day#2, 2026-01-01, first, other) = first)",
         "(nvl2(at#1, yes, no) = yes)",
         "(hour(cast(opens_at#0 as timestamp), Some(UTC)) >= 8)",
         "(at#1 > cast(2026-01-01 as timestamp))",
