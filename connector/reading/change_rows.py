@@ -26,7 +26,7 @@ from connector.store.protocol import Store
 from connector.store.read_ahead import read_ahead
 
 GATHERED_BYTES = 1 << 20
-"""From this size on, rows are returned."""
+"""Rows of several files that are returned together are smaller."""
 
 
 def read_layout(store: Store, table: TableName, id_: str) -> TableSchema:
@@ -44,22 +44,25 @@ def read_rows(
     """Read the events of parts, whose layouts are given by id, as the columns of `wanted` and `_cdc`.
 
     Of a file's events at the same position, only the first is returned. Small files are read several at once,
-    and their rows are returned together: each batch costs whoever takes it as much as hundreds of rows.
-    `TableError` if a file differs from what its manifest says.
+    and their rows are returned together: each batch costs whoever takes it as much as hundreds of rows. Large
+    ones are not copied for that. `TableError` if a file differs from what its manifest says.
     """
     gathered, size = list[pa.Table](), 0
     for table in _tables(store, parts, layouts, wanted):
-        gathered.append(table)
-        size += table.nbytes
-        if size >= GATHERED_BYTES:
+        if size + table.nbytes >= GATHERED_BYTES:
             yield from _joined(gathered)
             gathered, size = [], 0
+        if table.nbytes >= GATHERED_BYTES:
+            yield from table.to_batches()
+        else:
+            gathered.append(table)
+            size += table.nbytes
     yield from _joined(gathered)
 
 
 def _joined(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
     if tables:
-        yield from (tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()).to_batches()
+        yield from pa.concat_tables(tables).combine_chunks().to_batches()
 
 
 def _tables(

@@ -98,6 +98,17 @@ def test_rows_of_small_files_come_together(zone: Zone, monkeypatch: pytest.Monke
     assert [batch.num_rows for batch in zone.pending.events(parts)] == [1, 1, 1]
 
 
+def test_rows_of_a_large_file_are_not_copied_to_come_with_others(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, rows in enumerate((1, 1, 90, 1), 1):
+        zone.log(100 * number, *[insert(100 * number - n, n) for n in range(rows, 0, -1)])
+    parts = [pa.RecordBatch.from_pylist([{"state": row}]) for row in zone.state()]
+    (together,) = zone.pending.events(parts)
+    monkeypatch.setattr(change_rows, "GATHERED_BYTES", together.nbytes // 2)
+    assert [batch.num_rows for batch in zone.pending.events(parts)] == [2, 90, 1]
+
+
 def test_what_retention_removed_is_not_asked_for_if_the_newest_cut_has_it(zone: Zone) -> None:
     for number in (1, 2, 3):
         zone.log(10 * number, insert(10 * number - 5, number))
