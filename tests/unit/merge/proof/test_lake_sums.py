@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from connector.landing.manifest import DumpState
+from connector.landing.manifest import CompactedBlock, DumpState
 from merge.lake.control_table import Frontier, Frontiers
 from merge.proof.lake_sums import LakeSums, TableSums
 from merge.proof.opened_lake import ComparedVersion
-from tests.support.landing.landed import Event, Landed, schema_of
+from tests.support.landing.landed import AT, Event, Landed, schema_of
 
 ORDERS = schema_of("public.orders", id="int", a="int")
 ALTERED = schema_of("public.orders", id="int", b="int")
@@ -94,6 +94,12 @@ def left_out_for_a_while(zone: Zone) -> None:
     zone.tables[ORDERS.table] = known
 
 
+def compacted_since(zone: Zone) -> None:
+    """What landed when is no longer told apart within the block, not even by a table without joined files."""
+    zone.commit(20, [zone.log(ORDERS, [UPDATED])])
+    zone.manifests[1].compacted = CompactedBlock(first=1, last=2, at=AT)
+
+
 def in_another_epoch(zone: Zone) -> None:
     zone.manifests[0] = zone.get(1).model_copy(update={"epoch": 0})
 
@@ -109,6 +115,7 @@ def in_another_epoch(zone: Zone) -> None:
         being_repaired,
         quarantined_for_a_while,
         left_out_for_a_while,
+        compacted_since,
         in_another_epoch,
     ],
 )
