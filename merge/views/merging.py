@@ -119,7 +119,7 @@ class ViewsOfMerge:
         try:
             if view.problem is not None:
                 raise view.problem
-            inputs = {name: self._input(view, name, at[name]) for name in view.reads}
+            inputs = {name: self._input(view, name, at.get(name)) for name in view.reads}
             target, before = view.view.target(self.config), self.before[table]
             refresh = Refresh(spark, self.config, landing, self.manifest, view, target, before, inputs)
             return refresh.run(full=table in self.forced)
@@ -129,8 +129,17 @@ class ViewsOfMerge:
                 raise store from error
             return self._failed(table, store or error)
 
-    def _input(self, view: PlannedView, name: TableName, frontier: Frontier) -> Input:
-        """Return an input of a view. `TableError` if it is not as of the merge's manifest."""
+    def _input(self, view: PlannedView, name: TableName, frontier: Frontier | None) -> Input:
+        """Return an input of a view. `TableError` if it is not as of the merge's manifest.
+
+        `frontier` None: it has no current rows, and so no entry in cuts.
+        """
+        if frontier is None:
+            raise TableError(
+                view.view.table,
+                f"only changes of {name}, which it reads, are captured: it has no current rows",
+                hint=f"name {name.name}_changes in its query",
+            )
         of_view = {planned.view.table: planned.view for planned in self.views}
         what = f"{name}, which it reads,"
         reason = None

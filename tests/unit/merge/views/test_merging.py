@@ -73,6 +73,17 @@ def test_a_view_reads_the_versions_of_the_coming_cut(monkeypatch: pytest.MonkeyP
     assert found == {"spent": {ORDERS: 3, ITEMS: 5}, "big": {of("spent"): 40, ORDERS: 3}}
 
 
+def test_a_table_of_which_only_changes_are_captured_is_no_bug_in_a_view(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = refreshed(monkeypatch, [view("spent", ORDERS), view("other", ITEMS)], {ITEMS: HERE[ITEMS]})
+    assert found["spent"] == (
+        "only changes of public.orders, which it reads, are captured: it has no current rows"
+    )
+    assert found["other"] == {ITEMS: 5}
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("at", "said"),
     [
