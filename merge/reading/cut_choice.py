@@ -97,7 +97,8 @@ def _at_or_before(frame: DataFrame, epoch: int | None, boundary: int) -> Column:
     if epoch is None:
         newest = frame.agg(F.max("epoch")).first()
         epoch = newest[0] if newest is not None and newest[0] is not None else 0
-    return F.struct("epoch", "position") <= F.struct(F.lit(epoch), F.lit(boundary).cast("bigint"))
+    known = F.lit(epoch).alias("epoch"), F.lit(boundary).cast("bigint").alias("position")
+    return F.struct("epoch", "position") <= F.struct(*known)  # Spark 3.5 compares structs of the same names
 
 
 def _no_cut(moment: Moment | None) -> ConfigurationError:

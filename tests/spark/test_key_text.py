@@ -18,7 +18,7 @@ from connector.landing.format import CDC
 from connector.schema import TableName
 from merge.keys import RAW_TYPE, TargetLayout, key_text
 from merge.proof.sought_key import key_condition
-from merge.spark.session_settings import applied_settings
+from merge.spark.session_settings import LITERAL, applied_settings
 from tests.support.spark.spark_sessions import to_arrow
 
 UTC = timezone.utc
@@ -65,7 +65,8 @@ def test_keys_are_formatted_the_same_in_any_session(
     ]  # fmt: skip
     pq.write_table(pa.table(columns, list(names.values())), tmp_path / "keys.parquet")
     schema = ", ".join(f"{name} {type_}" for type_, name in names.items())
-    with applied_settings(spark, {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}):
+    settings = {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}
+    with applied_settings(spark, {**LITERAL, **settings}):
         frame = spark.read.schema(schema).parquet(str(tmp_path / "keys.parquet"))
         texts = [key_text(frame[name], type_).alias(name) for type_, name in names.items()]
         found = to_arrow(frame.select(*texts)).to_pydict()
