@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from connector.landing.format import CDC
 from connector.schema import fold
-from merge.apply import DELETED, KEPT, Rules, effective, fresh_values, new_values
+from merge.apply import DELETED, KEPT, NEWER, SAME, Rules, fresh_values, new_values
 from merge.keys import TargetLayout, same_rows
 from merge.lake.schema import CDC_TYPE
 from merge.sql_formatting import data_type, quoted
@@ -32,7 +32,7 @@ def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: R
         source                    target    result
         deleted                   no row    `source` if deletes are soft, else none
         not deleted               no row    `source`
-        none, or not effective    any       `target`
+        none, or adds nothing     any       `target`
         deleted                   any       `source` and `target` folded if deletes are soft, else none
         not deleted               any       `source` and `target` folded
     """
@@ -40,7 +40,7 @@ def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: R
     untouched = target.join(source, same, "left_anti").select(*_columns(layout))
     touched = target.join(source, same, "left_semi").alias("target")
     absent = "target._cdc IS NULL"
-    changed = f"{absent} OR {effective(layout, rules)}"
+    changed = f"{absent} OR {_shown(rules)}"
     stays = "true" if rules.soft else f"NOT (({changed}) AND {DELETED})"
     fresh = fresh_values(layout)
     folded = [
@@ -58,33 +58,43 @@ def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: R
 
 
 def overlay_at_once(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: Rules) -> DataFrame:
-    """Return the rows of `overlay`, reading each of the two frames once; deletes are not soft. Pure.
+    """Return the rows of `overlay` that are `ALIVE`, reading each of the two frames once. Pure.
 
-    Such a plan is made faster, but no filter on the result reaches the target, so it is for small ones.
+    Deletes are not soft. Such a plan is made faster, but no filter on the result reaches the target, so it is
+    for small ones.
     """
     # What changed becomes the hash table, so the target need not be sorted.
     both = target.alias("target").join(
         source.alias("source").hint("shuffle_hash"), same_rows(layout), "full_outer"
     )
-    absent, unnamed = "target._cdc IS NULL", "source._cdc IS NULL"
-    changed = quoted(CHANGED)  # as a column, since each other one would repeat the condition
-    both = both.select("*", F.expr(effective(layout, rules)).alias(CHANGED))
-    there = both.where(f"{unnamed} OR NOT (({absent} OR {changed}) AND {DELETED})")
-    fresh, keys = fresh_values(layout), {name: f"source.{quoted(name)}" for name in layout.key}
+    unnamed, absent = "source._cdc IS NULL", "target._cdc IS NULL"
+    # As a column, since each other one would repeat it; Spark writes it out in the filter, where it is once.
+    taken = f"source._cdc IS NOT NULL AND ({absent} OR {_shown(rules)})"
+    both = both.select("*", F.expr(taken).alias(TAKEN))
+    alive = both.where(f"CASE WHEN {quoted(TAKEN)} THEN {KEPT} ELSE target.{ALIVE} END")
+    # Without a target, each takes the value of `source`.
     named = {
-        name: f"CASE WHEN {absent} THEN {fresh[name]} WHEN {changed} THEN {value}"
-        f" ELSE target.{quoted(name)} END"
+        name: f"CASE WHEN {quoted(TAKEN)} THEN {value} ELSE target.{quoted(name)} END"
         for name, value in new_values(layout, rules).items()
     }
-    return there.select(
-        *[
-            F.expr(f"CASE WHEN {unnamed} THEN target.{quoted(name)} ELSE {value} END").alias(name)
-            for name, value in {**named, **keys}.items()
-        ]
-    )
+    keys = {
+        name: f"CASE WHEN {unnamed} THEN target.{quoted(name)} ELSE source.{quoted(name)} END"
+        for name in layout.key
+    }
+    return alive.select(*[F.expr(value).alias(name) for name, value in {**named, **keys}.items()])
 
 
-CHANGED = f"{CDC}.changed"
+TAKEN = f"{CDC}.taken"
+
+
+def _shown(rules: Rules) -> str:
+    """Build the condition that `source` adds something to `target`, or may: if not, both give the same row.
+
+    Unlike `merge.apply.effective`, which keeps a MERGE from writing such rows, it compares no columns of
+    events at one position: with tens of columns, that was most of a query's plan.
+    """
+    tied = f"{SAME} AND source._cdc.since IS NOT NULL"
+    return f"({NEWER} OR ({tied if rules.soft else f'{KEPT} AND {tied}'}))" if rules.ties else NEWER
 
 
 def fresh_rows(source: DataFrame, layout: TargetLayout, *, soft: bool = False) -> DataFrame:

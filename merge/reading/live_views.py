@@ -289,8 +289,9 @@ class _Builder:
             rows = overlay_at_once(kept, changes(states), layout, rules)
         else:
             planned = planned.repartition(TASKS)
-            rows = overlay(not_older(frame, planned), whole(changes(planned)), layout, rules)
-        return _marked(rows.where(ALIVE), CDC), pending
+            shown = overlay(not_older(frame, planned), whole(changes(planned)), layout, rules)
+            rows = shown.where(ALIVE)
+        return _marked(rows, CDC), pending
 
     def status(self, status: Status) -> DataFrame:
         """Build the rows of `_deltatide_status`."""
