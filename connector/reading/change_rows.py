@@ -8,7 +8,7 @@ was configured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -44,20 +44,25 @@ def read_rows(
     """Read the events of parts, whose layouts are given by id, as the columns of `wanted` and `_cdc`.
 
     Of a file's events at the same position, only the first is returned. Small files are read several at once,
-    and their rows are returned together: each batch costs whoever takes it as much as hundreds of rows. Large
-    ones are not copied for that. `TableError` if a file differs from what its manifest says.
+    and their rows are returned together: each batch costs whoever takes it as much as hundreds of rows.
+    `TableError` if a file differs from what its manifest says.
     """
-    gathered, size = list[pa.Table](), 0
-    for table in _tables(store, parts, layouts, wanted):
+    return gathered(table for tables in read_files(store, parts, layouts, wanted) for table in tables)
+
+
+def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of tables, those of small ones together; large ones are not copied for that."""
+    found, size = list[pa.Table](), 0
+    for table in tables:
         if size + table.nbytes >= GATHERED_BYTES:
-            yield from _joined(gathered)
-            gathered, size = [], 0
+            yield from _joined(found)
+            found, size = [], 0
         if table.nbytes >= GATHERED_BYTES:
             yield from table.to_batches()
         else:
-            gathered.append(table)
+            found.append(table)
             size += table.nbytes
-    yield from _joined(gathered)
+    yield from _joined(found)
 
 
 def _joined(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
@@ -65,29 +70,32 @@ def _joined(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
         yield from pa.concat_tables(tables).combine_chunks().to_batches()
 
 
-def _tables(
+def read_files(
     store: Store, parts: Sequence[Part], layouts: Mapping[str, TableSchema], wanted: TableSchema
-) -> Iterator[pa.Table]:
+) -> Iterator[Iterator[pa.Table]]:
+    """Read like `read_rows`, each part by itself, by row groups; finish one before asking for the next."""
     contents = read_ahead(store.read, [part.file.path for part in parts])
     for part, data in zip(parts, contents, strict=True):
-        try:
-            yield from _rows_of(part, data, layouts[part.file.schema_id], wanted)
-        except DamagedFileError as error:
-            raise TableError(
-                part.file.table,
-                f"landing file {store.url}/{error.path} is missing or not as it was written",
-                hint="restore it from a copy",
-            ) from error
+        yield _tables_of(store, part, data, layouts[part.file.schema_id], wanted)
 
 
-def _rows_of(part: Part, data: bytes | None, landed: TableSchema, wanted: TableSchema) -> Iterator[pa.Table]:
+def _tables_of(
+    store: Store, part: Part, data: bytes | None, landed: TableSchema, wanted: TableSchema
+) -> Iterator[pa.Table]:
     after = part.after
-    for batch in batches_of(landed, part.file, data):
-        table = batch.table
-        if after is not None:
-            keep, after = _counting(table[CDC].combine_chunks(), after, part.upto)
-            table = table if keep is None else table.filter(pa.array(keep))
-        yield _as_wanted(table, landed, wanted)
+    try:
+        for batch in batches_of(landed, part.file, data):
+            table = batch.table
+            if after is not None:
+                keep, after = _counting(table[CDC].combine_chunks(), after, part.upto)
+                table = table if keep is None else table.filter(pa.array(keep))
+            yield _as_wanted(table, landed, wanted)
+    except DamagedFileError as error:
+        raise TableError(
+            part.file.table,
+            f"landing file {store.url}/{error.path} is missing or not as it was written",
+            hint="restore it from a copy",
+        ) from error
 
 
 def _counting(

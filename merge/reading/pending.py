@@ -39,6 +39,7 @@ from connector.schema import Column, TableName, TableSchema, fold
 from connector.store.factory import open_store
 from merge.lake.schema import wider
 from merge.plan import NOTHING, TablePlan, plan_past_holes
+from merge.reading.pending_events import read_events
 from merge.sql_formatting import from_micros, to_micros
 
 if TYPE_CHECKING:
@@ -329,9 +330,7 @@ class PendingTable:
     def _events(self, part: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         files = [LandedFile.model_validate(file) for file in part["files"]]
         from_, after = Position(*part["from"]), None if part["after"] is None else Position(*part["after"])
-        store = self.source.open()
-        layouts = {id_: read_layout(store, self.table, id_) for id_ in {file.schema_id for file in files}}
-        for batch in read_rows(store, [Part(file) for file in files], layouts, self.emitted):
+        for batch in read_events(self.source.open(), self.table, files, self.emitted):
             cdc = batch.column(CDC)
             keep = pc.and_(_compare(cdc, from_, or_equal=True), pc.not_equal(_field(cdc, "op"), TRUNCATE))
             if after is not None:
