@@ -55,7 +55,7 @@ class LandedManifests:
         """Read the manifests of a range, several at once; `get` raises for those missing or damaged."""
         unknown = [number for number in range(first, last + 1) if number not in self._known]
         read = zip(unknown, read_ahead(self._store.read, [*map(manifest_path, unknown)]), strict=True)
-        # Parsed here: threads that parse wait for each other, and take three times the CPU.
+        # Parsed here: threads that parse wait for each other.
         stored = (self._stored(number, data) for number, data in read if data is not None)
         found = [manifest for manifest in stored if manifest is not None and not manifest.removed]
         require_one_database([*list(self._known.values())[:1], *found], self._store.url)

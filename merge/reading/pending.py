@@ -36,10 +36,10 @@ from connector.reading.change_rows import read_layout, read_rows
 from connector.reading.landed_manifests import AsOf, LandedManifests, newest_in
 from connector.reading.table_changes import groups_for_tasks
 from connector.schema import Column, TableName, TableSchema, fold
-from connector.store.factory import open_store
 from merge.lake.schema import wider
 from merge.plan import NOTHING, TablePlan, plan_past_holes
 from merge.reading.pending_events import read_events
+from merge.reading.python_process import opened
 from merge.sql_formatting import from_micros, to_micros
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Source:
                 "this view was registered by another release of deltatide than reads for it now",
                 hint="call merge.register again, in a Python started since, and with Spark's of that release",
             )
-        return open_store(self.landing, self.name)
+        return opened(self.landing, self.name)
 
     def newest(self, batches: Batches) -> Batches:
         """Return the newest manifest, for `NEWEST`."""
