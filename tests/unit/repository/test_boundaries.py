@@ -33,7 +33,9 @@ MERGE_MAY_IMPORT = {
         "failpoint",
     )
 }
-WITHIN_TASKS = ("merge/reading/change_source.py", "merge/reading/pending.py")
+WITHIN_TASKS = tuple(
+    f"merge/reading/{name}.py" for name in ("change_source", "pending", "pending_events", "python_process")
+)
 """What runs in Python processes that Spark starts, where there is no Spark session."""
 DRIVERS = {"psycopg", "psycopg2", "pymysql", "pymysqlreplication", "MySQLdb", "mysql", "mariadb"}
 STORE_CLIENTS = {"boto3", "botocore", "s3fs", "fsspec"}
