@@ -222,8 +222,8 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
         if not replication:  # else its few statements may take as long as the handshake
             known = _variables(connection)
             query(connection, f"SET SESSION {', '.join(_further_settings(connection, known))}")
-            connection._read_timeout = None
             connection.session = _session_of(connection, known)
+            connection._read_timeout = None
         note_open(name, connection, descriptor_of, connection.session)
     except (pymysql.Error, OSError) as error:
         close(connection)
@@ -238,9 +238,24 @@ def _variables(connection: Connection[Any]) -> dict[str, str]:
 
 
 def _session_of(connection: Connection[Any], known: Mapping[str, str]) -> Hashable:
-    """Return the server and its number for a session; None behind a proxy that has numbers of its own."""
+    """Return what no other session has; None behind a proxy that has numbers of its own.
+
+    Numbers begin again when the server restarts, so the client's host and port belong to it.
+    """
     number: int = connection.thread_id()
-    return (uuid_of(known), number) if known.get("pseudo_thread_id") == str(number) else None
+    if known.get("pseudo_thread_id") != str(number) or (host := host_of(connection, number)) is None:
+        return None
+    return uuid_of(known), number, host
+
+
+def host_of(connection: Connection[Any], number: int) -> str | None:
+    """Return a session's client, host and port, as the server sees it; None if there is no such session.
+
+    Not by SHOW PROCESSLIST, which shows statements, too: cut off within a character, or with binary values,
+    they are no text, on which the driver fails.
+    """
+    found = row(connection, f"SELECT host FROM information_schema.processlist WHERE id = {number}")
+    return None if found is None else str(found[0])
 
 
 def uuid_of(variables: Mapping[str, str]) -> str:
@@ -328,9 +343,10 @@ def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> DeltatideErro
 
 def descriptor_of(connection: Connection[Any]) -> int:
     """Return the descriptor of an open connection; the driver's error for one that has ended."""
-    if connection._sock is None:
+    sock = connection._sock  # which another thread may take away
+    if sock is None:
         raise pymysql.err.InterfaceError(0, "the connection has ended")
-    descriptor: int = connection._sock.fileno()
+    descriptor: int = sock.fileno()
     return descriptor
 
 
@@ -418,7 +434,6 @@ def close(connection: Connection[Any] | None) -> None:
     Whoever waits for the server on it, in another thread, finds it ended: closing waits for that thread.
     """
     if connection is not None:
-        if connection._sock is not None:
-            with suppress(OSError):  # it has ended by itself
-                shut_down(connection._sock.fileno())
+        with suppress(OSError, pymysql.Error):  # it has ended by itself
+            shut_down(descriptor_of(connection))
         connection._force_close()

@@ -26,6 +26,7 @@ from connector.mysql.connection import (
     close,
     connect,
     driver_errors,
+    host_of,
     query,
     row,
     rows,
@@ -254,11 +255,9 @@ class ServerSession:
         self._connection = None
 
 
-_WAITING = ("Sleep", "Binlog Dump")
+_WAITING = "Sleep"
 _SENDING = ("Sending to client", "Writing to net")
-"""Commands and states of sessions that wait for their clients. A session that asks never sends the log; one
-that does has taken over the number of a session that is gone.
-"""
+"""Command and states of sessions that wait for their clients."""
 
 
 def idle_sessions(connection: Connection[Any], sessions: Collection[Any]) -> set[Hashable]:
@@ -266,21 +265,26 @@ def idle_sessions(connection: Connection[Any], sessions: Collection[Any]) -> set
 
     Also those of another server, to which the address no longer leads.
     """
+    numbers = ", ".join(str(number) for _, number, _ in sessions)
     with driver_errors("looking for our sessions"):
         here = find_server(connection).uuid
-        at_work = {
-            (here, int(number))
-            for number, _, _, _, command, _, state, *_ in rows(connection, "SHOW PROCESSLIST")
-            if command not in _WAITING and state not in _SENDING
-        }
+        found = rows(
+            connection,
+            f"SELECT id, host, command, state FROM information_schema.processlist WHERE id IN ({numbers})",
+        )
+    at_work = {
+        (here, int(number), str(host))
+        for number, host, command, state in found
+        if command != _WAITING and state not in _SENDING
+    }
     return set(sessions) - at_work
 
 
 def end_session(connection: Connection[Any], session: Any) -> None:
-    """End a session, which may hold locks and a snapshot for as long as TCP takes."""
-    server, number = session
+    """End a session, which may hold locks and a snapshot for as long as TCP takes; never another one."""
+    server, number, host = session
     with driver_errors("ending a session of ours"):
-        if server == find_server(connection).uuid:
+        if server == find_server(connection).uuid and host == host_of(connection, number):
             query(connection, f"KILL {number}")
 
 

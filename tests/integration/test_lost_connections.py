@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from connector.listening import Probe, listening
 from connector.lost_sessions import LostSessions
 from connector.mysql import connection as mysql
 from connector.mysql import server as mysql_server
+from connector.mysql.load.gauge import MysqlGauge
 from connector.postgres import connection as postgres
 from connector.postgres.driver import choice
 from connector.postgres.driver.interface import CopyError
@@ -251,6 +252,35 @@ def test_a_question_to_mysql_whose_answer_is_lost_ends_and_so_does_its_session(
             assert isinstance(asked.wait(), LOST), asked.error
             assert asked.seconds >= least, "the server was still at work for it"
             wait_until(lambda s=listed: not mariadb.execute(s), "the server's session ends", seconds=5)
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.only_mysql
+def test_sessions_of_mysql_are_found_beside_statements_that_are_no_text(mariadb: MysqlDatabase) -> None:
+    name = "\N{LATIN SMALL LETTER U WITH DIAERESIS}" * 60
+    looks = mysql_server.probe(mariadb.url, NAME)
+    config = mysql_source.source_of(mariadb)._config
+    with closing(looks), closing(MysqlGauge(config)) as gauge:
+        for pad in ("", " "):  # the list shows the first 100 bytes: half of a character, for one of these
+            connection = mysql.connect(mariadb.url, NAME)
+            asked = Asked(lambda c=connection, s=f"SELECT{pad} SLEEP(5) AS `{name}`": mysql.rows(c, s))
+            wait_until(lambda c=connection: not looks.idle([c.session]), "it is running", seconds=4)
+            assert [found.state for found in gauge.check(4)] == ["ok"]
+            looks.end(connection.session)
+            assert isinstance(asked.wait(), LOST)
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.only_mysql
+def test_another_session_with_the_number_of_one_that_is_gone_is_left_alone(mariadb: MysqlDatabase) -> None:
+    """A restart of the server begins the numbers again."""
+    mine, others = mysql.connect(mariadb.url, NAME), mysql.connect(mariadb.url, "deltatide other")
+    with closing(mine), closing(others), closing(mysql_server.probe(mariadb.url, NAME)) as looks:
+        server, _, host = mine.session
+        gone = (server, others.thread_id(), host)
+        assert looks.idle([gone]) == {gone}
+        looks.end(gone)
+        assert mysql.alive(others), "it is not ours"
 
 
 def test_an_agent_of_postgres_that_loses_connection_after_connection_lands_all(

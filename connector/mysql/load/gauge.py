@@ -66,7 +66,8 @@ class MysqlGauge:
         assert connected is not None
         name, _, host = found[2].rpartition("@")
         mine = found[3].rpartition("@")[0]
-        ours = sum(each[1] == mine for each in rows(self._connection, "SHOW PROCESSLIST"))
+        users = rows(self._connection, "SELECT user FROM information_schema.processlist")
+        ours = sum(user == mine for (user,) in users)
         of_user, of_server = int(found[0]), int(found[1]) - int(connected[1]) + ours
         if 0 < of_user < needed:
             detail = f"the user may have {of_user} connections, and an agent needs up to {needed}"
