@@ -89,6 +89,11 @@ class SessionProbe(Generic[_Connection]):
         except DeltatideError:
             self.close()
             raise
+        except Exception as error:
+            if self._connection is connection:
+                raise
+            text = "asking the server: another thread has closed the session"
+            raise UnreachableError(text) from error  # with whatever the driver failed for that
 
     def close(self) -> None:
         """Close the session; the next question opens another one."""

@@ -10,7 +10,7 @@ import pytest
 
 from connector import silence
 from connector.errors import TransientError, UnreachableError
-from connector.listening import Listener, listening, silence_seconds
+from connector.listening import Listener, SessionProbe, listening, silence_seconds
 from connector.silence import end_all, note_open
 from tests.support.agent.agents import AnsweringProbe
 from tests.support.waiting import wait_until
@@ -64,6 +64,26 @@ def test_a_session_that_asks_and_is_lost_alone_is_no_silent_server() -> None:
         probe.silent.set()
         wait_until(lambda: listener._answers > answers + 20, "another session asks")
         assert (probe.sessions, ended, listener.silent) == (1, [], False)
+
+
+def test_a_session_that_is_closed_while_its_answer_is_read_is_lost() -> None:
+    asked, closed = threading.Event(), threading.Event()
+
+    def ask(_connection: object) -> None:
+        asked.set()
+        assert closed.wait(10)
+        raise AttributeError("'NoneType' object has no attribute 'settimeout'")
+
+    def close(_connection: object) -> None:
+        closed.set()
+
+    probe = SessionProbe(object, ask, close, lambda *_: set(), lambda *_: None)
+    threading.Thread(target=lambda: asked.wait(10) and probe.close(), daemon=True).start()
+    with pytest.raises(UnreachableError, match="another thread has closed the session"):
+        probe.ask()
+    broken = SessionProbe(object, lambda _: [][0], close, lambda *_: set(), lambda *_: None)
+    with pytest.raises(IndexError):
+        broken.ask()
 
 
 def test_log_that_arrives_is_a_sign_of_life() -> None:
