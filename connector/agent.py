@@ -136,7 +136,8 @@ def check(config: Config) -> list[Finding]:
         return [landing_zone, Finding("source", "failed", str(error), error.hint)]
     if any(found.name == "source" for found in findings):
         return findings
-    return [*findings, *check_load(functools.partial(open_gauge, config), config.dump.workers)]
+    with _listen(config, SILENCE_SECONDS):
+        return [*findings, *check_load(functools.partial(open_gauge, config), config.dump.workers)]
 
 
 def _check_source(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,18 @@ from connector.capture import retry
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.startup import begin_or_resume
-from connector.errors import DeltatideError, LogOffError, PreconditionError, TransientError
+from connector.errors import (
+    DeltatideError,
+    LogOffError,
+    PreconditionError,
+    TransientError,
+    UnreachableError,
+)
 from connector.findings import check_patterns
 from connector.landing.format import LEASE
 from connector.landing.lease import read_lease
 from connector.landing.manifest_store import newest_manifest
+from connector.silence import note_open
 from connector.source import Finding, TableListing
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import AnsweringProbe, CheckedSource, config_of, shop
@@ -133,6 +141,23 @@ def test_a_check_looks_at_limits_and_replicas_which_end_no_start(
     )
     source.fail("check", error=TransientError("it is starting up"))
     assert "connections" not in {each.name for each in agent.check(config_of())}
+
+
+def test_a_check_of_limits_ends_when_the_database_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, (ours, theirs) = AnsweringProbe(), socket.socketpair()
+
+    def check(workers: int) -> list[Finding]:
+        probe.silent.set()
+        ours.settimeout(10)
+        assert ours.recv(1) == b"", "it was ended"
+        raise UnreachableError("the connection was lost")
+
+    monkeypatch.setattr(agent, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(agent, "open_probe", lambda _config: probe)
+    monkeypatch.setattr(agent, "open_gauge", lambda _: SimpleNamespace(check=check, close=ours.close))
+    note_open("deltatide shop", ours, socket.socket.fileno)
+    with theirs:
+        assert agent.check(config_of())[-1].detail == "the connection was lost"
 
 
 def test_a_database_that_refuses_ends_the_start(source: CheckedSource, store: MemoryStore) -> None:
