@@ -166,7 +166,7 @@ class ThreadedCopy:
         try:
             with self._connection.cursor() as cursor, self._awaited:
                 cursor.copy_expert(command, self)
-            self._hand_over()
+                self._hand_over()
         except BaseException as error:
             self._failure = error
         self._batches.put(None)
