@@ -120,7 +120,6 @@ class DumpWorkers:
                         tables.close()
                         tables = None
                     continue
-                worked_at = time.monotonic()
                 try:
                     tables = tables or self._source.open_tables()
                     self._run_task(task, tables)
@@ -135,6 +134,7 @@ class DumpWorkers:
                     attempt += 1
                 except (RequestError, TableError) as error:
                     self._fail(task, self._layout_error(task, tables, error) or error)
+                worked_at = time.monotonic()
         except BaseException as error:  # handed to the capture loop, which raises it
             self.failure = error
         finally:

@@ -200,6 +200,31 @@ def test_a_worker_without_a_task_leaves_its_connections_to_others(monkeypatch: p
     assert workers.failure is None
 
 
+def test_a_worker_keeps_its_connections_after_a_task_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps, now, closed = DumpQueue([], epoch=1), [0.0], list[float]()
+    workers = workers_of(dumps, Tables({}, {}))
+    dumps.add(SCHEMA.table, manifest=1)
+    tasks = [dumps.next_task(0)]
+
+    def next_task(timeout: float) -> Any:
+        now[0] += timeout
+        if closed:
+            workers._stopping.set()
+        return tasks.pop() if tasks else None
+
+    def take_long(*_: object) -> None:
+        now[0] = 1000.0
+
+    monkeypatch.setattr(dump_workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(dumps, "next_task", next_task)
+    monkeypatch.setattr(workers, "_run_task", take_long)
+    tables = SimpleNamespace(close=lambda: closed.append(now[0]))
+    workers._source = cast("Any", SimpleNamespace(open_tables=lambda: tables))
+    workers._run()
+    assert closed == [1000.0 + dump_workers.IDLE_SECONDS + 0.5]
+    assert workers.failure is None
+
+
 def test_an_error_of_the_schedule_ends_the_agent_and_not_only_the_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
