@@ -314,22 +314,26 @@ def one_row_unless(
 
     It runs in a thread: the driver waits without returning to Python, where a signal is handled. Another
     session, which `connect` opens, cancels it: the driver's own cancel stops all of Python until the server
-    has answered, which a silent one never does.
+    has answered, which a silent one never does. One that refuses another session does, and needs none for it.
     """
     canceling: Thread | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="query") as thread:
         running = thread.submit(one_row, connection, query)
         while wait([running], STOPPING_SECONDS).not_done:
             if stopping() and (canceling is None or not canceling.is_alive()):
-                process = connection.info.backend_pid
-                canceling = Thread(target=_cancel, args=(process, connect), name="cancel", daemon=True)
+                canceling = Thread(target=_cancel, args=(connection, connect), name="cancel", daemon=True)
                 canceling.start()
         return running.result()
 
 
-def _cancel(process: int, connect: Callable[[], Connection]) -> None:
-    with suppress(DeltatideError, psycopg2.Error), closing(connect()) as session:
-        one_row(session, "SELECT pg_cancel_backend(%s)", (process,))
+def _cancel(connection: Connection, connect: Callable[[], Connection]) -> None:
+    with suppress(DeltatideError, psycopg2.Error):
+        try:
+            with closing(connect()) as session:
+                one_row(session, "SELECT pg_cancel_backend(%s)", (connection.info.backend_pid,))
+        except DeltatideError as error:
+            if error.hint == LIMIT_HINT:
+                connection.cancel()
 
 
 @contextmanager

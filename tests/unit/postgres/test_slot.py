@@ -9,6 +9,7 @@ from typing import Any, cast
 import psycopg2
 import pytest
 
+from connector.postgres.connection import refused
 from connector.postgres.slot import check_standbys, create_slot
 
 
@@ -32,6 +33,9 @@ class _WaitingSession:
     def fetchone(self) -> tuple[object]:
         return ("0/1",)
 
+    def cancel(self) -> None:
+        self._canceled.set()
+
     def close(self) -> None:
         pass
 
@@ -42,6 +46,17 @@ def test_a_stop_cancels_the_creation_of_a_slot() -> None:
     session = cast(Any, _WaitingSession(canceled))
     with pytest.raises(psycopg2.errors.QueryCanceled):
         create_slot(session, "shop", stopping.is_set, lambda: cast(Any, _WaitingSession(canceled)))
+
+
+def test_a_stop_cancels_the_creation_of_a_slot_though_no_connection_is_left() -> None:
+    session = cast(Any, _WaitingSession(threading.Event()))
+
+    def connect() -> Any:
+        too_many = psycopg2.OperationalError("FATAL:  sorry, too many clients already")
+        raise refused(too_many, {})
+
+    with pytest.raises(psycopg2.errors.QueryCanceled):
+        create_slot(session, "shop", lambda: True, connect)
 
 
 @pytest.mark.parametrize("names", ["*", " * ", '"*"', "a, *", "FIRST 1 (*)", "ANY 2 (s1, *, s2)", "2(*)"])
