@@ -60,7 +60,7 @@ class CatalogColumn:
 class TableLayout:
     """The schema a relation's rows land under; None if they can't, with the reason and what to do.
 
-    `as_logged`: the catalog has the replica identity that the log has, or rows have no key.
+    `as_logged`: the catalog has the table with the replica identity that the log has, or rows have no key.
     """
 
     schema: TableSchema | None
@@ -134,9 +134,9 @@ class Catalog:
         layout = self._layout(table, columns, facts)
         names = {c.name for c in columns}
         logged = {c.name for c in columns if c.is_key}
-        if facts is None or layout.schema is None or facts.identifies_by(logged, names):
+        if facts is not None and facts.identifies_by(logged, names):
             return layout
-        return replace(layout, as_logged=not layout.schema.key)
+        return replace(layout, as_logged=layout.schema is not None and not layout.schema.key)
 
     def _layout(
         self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None

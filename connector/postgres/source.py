@@ -365,7 +365,7 @@ class PostgresSource:
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> TableLayout | None:
         """Return the layout of a relation as transaction `xid` logged it.
 
-        `NotYetError` if the catalog lacks its types or its key because that transaction is not visible yet.
+        `NotYetError` if the catalog may lack its types, key or name, as that transaction is not visible yet.
         """
         table = TableName(relation.namespace, relation.name)
         if not self._config.captures(table):

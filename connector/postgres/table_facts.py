@@ -90,9 +90,9 @@ class TableFacts:
         return next((i.generated for i in identifies), ())
 
     def identifies_by(self, logged: Collection[str], columns: Collection[str]) -> bool:
-        """Return whether the replica identity is just these columns, of all that the log has."""
+        """Return whether the replica identity is just these columns, of all that the log can have."""
         identity = {"d": self.primary_key, "i": self.identity_key, "f": columns}.get(self.identity, ())
-        return {*identity} == {*logged}
+        return {*identity} - {*self.generated} == {*logged} - {*self.generated}
 
     def may_be_renamed(self, logged: Collection[str]) -> bool:
         """Return whether the key may be these columns of an older Relation message, renamed since."""

@@ -113,6 +113,9 @@ def test_a_table_that_is_gone_or_locked_keeps_no_other_from_being_read(database:
         tables.close()
 
 
+_NEW_KEY = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY"
+
+
 @pytest.mark.parametrize("in_bulk", [False, True], ids=["streamed", "in_bulk"])
 def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(
     unanswered: Database, in_bulk: bool, monkeypatch: pytest.MonkeyPatch
@@ -153,18 +156,29 @@ def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(
     hanging.join(30)
 
 
-def test_a_key_whose_commit_is_not_visible_yet_is_waited_for(unanswered: Database) -> None:
-    """By the key from before, its rows would land over others, however long it is not visible."""
+@pytest.mark.parametrize(
+    ("migration", "key"),
+    [
+        pytest.param(f"{_NEW_KEY} (id, v); INSERT INTO t VALUES (1, 'b')", ("id", "v"), id="longer"),
+        pytest.param(f"{_NEW_KEY} (v, w); INSERT INTO t VALUES (1, 'b')", ("v", "w"), id="another"),
+        pytest.param("ALTER TABLE f RENAME TO g; INSERT INTO g VALUES (1)", ("id",), id="renamed_table"),
+    ],
+)
+def test_a_key_whose_commit_is_not_visible_yet_is_waited_for(
+    unanswered: Database, migration: str, key: tuple[str, ...]
+) -> None:
+    """By the key from before, its rows would land over others, or the table be quarantined."""
     database = unanswered
     wait_until(
         lambda: database.execute("SHOW synchronous_standby_names")[0][0] == "nobody", "the setting holds"
     )
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL); INSERT INTO t VALUES (1, 'a')")
-    migration = (
-        "SET synchronous_commit = on; BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v);"
-        "INSERT INTO t VALUES (1, 'b'); COMMIT"
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text NOT NULL, w int NOT NULL DEFAULT 7);"
+        "INSERT INTO t VALUES (1, 'a');"
+        "CREATE TABLE f (id int PRIMARY KEY); ALTER TABLE f REPLICA IDENTITY FULL"
     )
-    hanging = threading.Thread(target=lambda: database.execute(migration))
+    statements = f"SET synchronous_commit = on; BEGIN; {migration}; COMMIT"
+    hanging = threading.Thread(target=lambda: database.execute(statements))
     with following(source_of(database)) as log:
         hanging.start()
         wait_until(lambda: _hang_in_commit(database) == 1, "a commit hangs")
@@ -172,7 +186,7 @@ def test_a_key_whose_commit_is_not_visible_yet_is_waited_for(unanswered: Databas
         database.execute("ALTER SYSTEM RESET synchronous_standby_names")
         database.execute("SELECT pg_reload_conf()")
         (batch,) = read_rows(log, 1).decode()
-        assert batch.schema.key == ("id", "v")
+        assert batch.schema.key == key
     hanging.join(30)
 
 
