@@ -368,6 +368,7 @@ class MysqlSource:
             close(side)
             raise
         self._ids.statements.begin(epoch)
+        self._one_phase.begin(epoch, resume_point.position)
         buffer = LogBuffer(
             epoch, resume_point.position, captured, kept, self._ids.statements, self._cut_off,
             self._prepared, self._one_phase, survives_crashes=survives,

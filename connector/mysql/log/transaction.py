@@ -54,20 +54,33 @@ class OnePhaseCommits:
     MariaDB commits a transaction that has also used an engine which can't prepare (Aria, even if it was only
     read) in one phase: it is logged first, ended by COMMIT instead of XID; then InnoDB commits it, out of the
     log's order, or loses it if the server crashes before that. An XA COMMIT is logged first, too.
+
+    What precedes the log of an epoch was read by others, or not at all: until `settle`, it may end with one
+    of any table.
     """
 
     def __init__(self) -> None:
         self._last: dict[TableName, Position] = {}
+        self._begins: dict[int, int] = {}
+
+    def begin(self, epoch: int, lsn: int) -> None:
+        """Record where an epoch's log is read from; where it is reopened does not count."""
+        self._begins.setdefault(epoch, lsn)
+
+    def settle(self, epoch: int) -> None:
+        """Record that all that precedes an epoch's log is visible."""
+        self._begins[epoch] = 0
 
     def add(self, table: TableName, at: Position) -> None:
         """Record one, by where its transaction begins."""
         self._last[table] = at
 
     def has_since(self, table: TableName, epoch: int, lsn: int) -> bool:
-        """Return whether one of a table begins at or after a place in an epoch's log."""
+        """Return whether one of a table begins, or may begin, at or after a place in an epoch's log."""
         last = self._last.get(table)
-        return last is not None and last >= Position(epoch, lsn, 0)
+        begins = last is not None and last >= Position(epoch, lsn, 0)
+        return begins or lsn < self._begins.get(epoch, 0)
 
     def since(self, epoch: int, lsn: int) -> set[TableName]:
-        """Return the tables of which `has_since` is true."""
-        return {table for table in self._last if self.has_since(table, epoch, lsn)}
+        """Return the tables of which one is known to begin at or after a place in an epoch's log."""
+        return {table for table, last in self._last.items() if last >= Position(epoch, lsn, 0)}

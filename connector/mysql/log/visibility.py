@@ -117,7 +117,8 @@ class Visibility:
         """Return a position up to which all commits are visible, now that a write of ours has returned.
 
         What precedes that in the log has been committed, but the sessions of commits in one phase still have
-        to go on. So one is visible `SETTLED_SECONDS` after a barrier that came after it.
+        to go on. So one is visible `SETTLED_SECONDS` after a barrier that came after it. So are those that
+        precede all log that we have read.
         """
         now, barriers = time.monotonic(), self._barriers
         if barriers and barriers[-1][1:] > (progress.epoch, progress.position):
@@ -132,6 +133,7 @@ class Visibility:
         if is_settled and raised > now - RECENT_SECONDS:
             return position
         time.sleep(SETTLED_SECONDS)
+        progress.one_phase.settle(progress.epoch)
         return progress.position
 
     def _has_raised_barrier(self, table: TableName) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pymysql
 import pytest
@@ -522,6 +524,23 @@ def test_the_last_commit_of_a_log_file_that_is_not_visible_is_after_the_low_wate
         ((low, _, values),) = chunks
         assert values == ["new"] or low < update["_cdc"]["lsn"]
         tables.close()
+
+
+@pytest.mark.only_mariadb
+def test_the_first_chunk_after_a_start_waits_for_commits_in_one_phase_from_before(
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have waited for a replica until just our first write, and no log that we read has them."""
+    paused: list[float] = []
+    monkeypatch.setattr(visibility, "time", SimpleNamespace(monotonic=time.monotonic, sleep=paused.append))
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(mariadb)
+    with following(source):
+        for _ in range(2):
+            tables = source.open_tables()
+            assert chunk_rows(tables, f"{mariadb.name}.t") == []
+            tables.close()
+    assert paused == [visibility.SETTLED_SECONDS]
 
 
 def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(

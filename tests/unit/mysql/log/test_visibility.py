@@ -88,6 +88,23 @@ def test_a_commit_in_one_phase_is_visible_a_second_after_a_write_of_ours(session
     assert session.barriers == 6
 
 
+def test_before_the_log_that_we_have_read_any_table_may_have_a_commit_in_one_phase(session: Session) -> None:
+    """It may have waited for a replica just until our first write: whoever read it, or nobody, is gone."""
+    session.one_phase.begin(1, 50)
+    assert (session.visible(50, writable=True), session.now) == (50, 1001.0)
+    assert (session.visible(60, writable=True), session.now) == (60, 1001.0)
+    session.one_phase.begin(1, 60)  # the log is reopened
+    another = Visibility(cast(Any, None), Server(True, "11.4", 1, "u", False), cast(Any, session))
+    progress = session.progress(60, None, writable=True)
+    assert (another.have_visible_in_mariadb(T, progress), session.now) == (60, 1001.0)
+    session.one_phase.begin(2, 40)  # on another server
+    assert (another.have_visible_in_mariadb(T, progress._replace(epoch=2, position=45)), session.now) == (
+        45,
+        1002.0,
+    )
+    assert session.one_phase.since(1, 0) == set(), "a crash has nothing dumped for that"
+
+
 def test_where_gtids_were_turned_off_a_write_has_commits_visible(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
