@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from connector.landing.format import CDC
 from merge.reading.query_plans import analyzed_and_optimized
-from merge.spark.session_settings import FORMER, PARSER, analyzes_late, unfolded_settings
+from merge.spark.session_settings import FORMER, LITERAL, PARSER, analyzes_late, unfolded_settings
 from merge.sql_formatting import quoted
 from merge.views.determinism import (
     DEPENDS_ON_TIME,
@@ -45,6 +45,14 @@ _NULL_OR_NOT = re.compile(r"\bis(?:not)?null\(\w+#\d+L?\)")
 _COMPUTES = re.compile(r"\w\(| (?:[-+*/%|&^]|div) |-\w+#")
 """What the session's time zone or its ANSI rules may decide: a cast, a function, a sum, an instant."""
 
+_WRITTEN = {
+    "spark.sql.variable.substitute": "${",
+    "spark.sql.parser.escapedStringLiterals": "\\",
+    "spark.sql.parser.quotedRegexColumnNames": "`",
+    "spark.sql.ansi.doubleQuotedIdentifiers": '"',
+}
+"""Settings by which a text is read in another way, if it has these characters."""
+
 _MADE = re.compile(r"^[:+ -]*Project \[.*\brand\(.*", re.MULTILINE)
 """The projection that makes the columns; a condition with such a function is refused."""
 
@@ -72,10 +80,17 @@ def why_otherwise(
     `otherwise`: what it has set otherwise (`judging_settings`). Most of it counts when a frame is analyzed,
     which is now, but over Spark Connect whenever the frame is used.
     """
-    name, what = next(iter(otherwise)), "over Spark Connect, a where that computes or compares instants"
+    meanings = [name for name in otherwise if name not in LITERAL]
+    read = (name for name, written in _WRITTEN.items() if name in otherwise and written in condition)
     if (otherwise.get(PARSER) or "").upper() == FORMER and uses_patterns(spark, condition, columns):
         name, what = PARSER, "a where with a pattern of times"
-    elif not analyzes_late(spark) or not depends_on_session(spark, condition, columns):
+    elif not analyzes_late(spark):
+        return None
+    elif name := next(read, ""):
+        what = f"over Spark Connect, a where with {_WRITTEN[name]}"
+    elif meanings and depends_on_session(spark, condition, columns):
+        name, what = meanings[0], "over Spark Connect, a where that computes or compares instants"
+    else:
         return None
     return f"{name} is {otherwise[name]} in this session: {what} could hold of other rows than in merges"
 

@@ -6,6 +6,8 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -143,14 +145,19 @@ UNMARKED: Mapping[str, str | None] = {
 
 
 @contextmanager
-def applied_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Apply settings to a session during the block (None: unset), leaving alone those that already match."""
+def applied_settings(
+    spark: SparkSession, settings: Mapping[str, str | None]
+) -> Iterator[dict[str, str | None]]:
+    """Apply settings to a session during the block (None: unset), leaving alone those that already match.
+
+    Yield the session's own values of the others.
+    """
     before = {name: get_setting(spark, name) for name in settings}
     changed = {name: value for name, value in settings.items() if before[name] != value}
     try:
         for name, value in changed.items():
             set_setting(spark, name, value)
-        yield
+        yield {name: before[name] for name in changed}
     finally:
         for name in changed:
             set_setting(spark, name, before[name])
@@ -160,33 +167,41 @@ REDACTED = "*********(redacted)"
 
 _plain_lock = threading.RLock()
 
+_replaced: ContextVar[Mapping[str, str | None]] = ContextVar("_replaced", default=MappingProxyType({}))
+"""What `plain_settings` has changed in the caller's session: its own values."""
+
 
 @contextmanager
 def plain_settings(spark: SparkSession) -> Iterator[None]:
     """Apply `LITERAL` to a caller's session while frames are built in it, one thread at a time."""
-    with _plain_lock, applied_settings(spark, LITERAL):
-        yield
+    with _plain_lock, applied_settings(spark, LITERAL) as own:
+        outer = _replaced.set({**own, **_replaced.get()})
+        try:
+            yield
+        finally:
+            _replaced.reset(outer)
 
 
 @contextmanager
 def judging_settings(spark: SparkSession) -> Iterator[dict[str, str | None]]:
     """Apply `JUDGING`, and Spark's own meaning of expressions, while a condition is analyzed.
 
-    Yield the session's own values of what that changes.
+    Yield the session's own values of what that changes, and of what `plain_settings` has changed.
     """
     wanted = {**unset_meanings(spark), **JUDGING}
     found = {name: get_setting(spark, name) for name in wanted}
     if found == wanted:
-        yield {}  # as in the merge's own sessions
+        yield dict(_replaced.get())  # none in the merge's own sessions
         return
     with _plain_lock, applied_settings(spark, wanted):
-        yield {name: value for name, value in found.items() if get_setting(spark, name) != value}
+        changed = {name: value for name, value in found.items() if get_setting(spark, name) != value}
+        yield {**_replaced.get(), **changed}
 
 
 def same_meaning(otherwise: Iterable[str]) -> str:
     """Return the calls by which a session gets what it has set otherwise than `judging_settings`."""
     return "; ".join(
-        f'spark.conf.set("{name}", "{JUDGING[name]}")' if name in JUDGING else f'spark.conf.unset("{name}")'
+        f'spark.conf.set("{name}", "{PLAIN[name]}")' if name in PLAIN else f'spark.conf.unset("{name}")'
         for name in otherwise
     )
 

@@ -178,6 +178,45 @@ def test_a_condition_holds_of_the_same_rows_whatever_the_callers_session_is_set_
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+READ_OTHERWISE = {
+    'name <> "alias"': {
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    },
+    "name <> '${spark.app.name}'": {"spark.sql.variable.substitute": "true"},
+    r"name <> 'a\\b'": {"spark.sql.parser.escapedStringLiterals": "true"},
+    "`n.me` <> 'x'": {"spark.sql.parser.quotedRegexColumnNames": "true"},
+}
+
+
+@pytest.mark.parametrize("where", READ_OTHERWISE)
+def test_a_text_in_a_condition_is_the_same_one_whatever_the_callers_session_is_set_to(
+    spark: SparkSession, tmp_path: Path, where: str
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"where": where})
+    typed = schema_of(T, id="int", name="string", alias="string", **{"n.me": "string"})
+    zone.landed.table(typed)
+    names = ("x", "alias", r"a\b", r"a\\b", "${spark.app.name}")
+    rows = [{"id": n, "name": name, "alias": "x", "n.me": name} for n, name in enumerate(names)]
+    events = [Event("insert", 5, 2 * n, row) for n, row in enumerate(rows, 1)]
+    zone.landed.commit(10, [zone.landed.log(typed, events)])
+    settings = {"spark.sql.ansi.enabled": "true", **READ_OTHERWISE[where]}
+    for setting, value in settings.items():
+        spark.conf.set(setting, value)
+    try:
+        if analyzes_late(spark):
+            with pytest.raises(TableError, match=r"is true in this session: over Spark Connect") as refused:
+                live(spark, zone.config, T)
+            exec(refused.value.hint or "", {"spark": spark})
+        shown = [(row["id"],) for row in live(spark, zone.config, T).collect()]
+        assert zone.merge().exact
+        assert sorted(shown) == sorted(zone.rows("id"))
+        assert len(shown) == len(names) - 1
+    finally:
+        for setting in {**settings, "spark.sql.variable.substitute": ""}:
+            spark.conf.unset(setting)
+
+
 def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
