@@ -105,6 +105,14 @@ class Rules:
     groups: Sequence[Sequence[str]] = ()
 
 
+def planning_of(state: TargetState, layout: TargetLayout, rows: int) -> Mapping[str, str]:
+    """Return the settings by which the MERGE of so many changes into a large table is planned.
+
+    Without deletion vectors, all rows of the files that it touches are shuffled, however few keys are listed.
+    """
+    return LISTED_KEYS if state.has_deletion_vectors and are_listed(layout, rows) else {}
+
+
 def apply(
     spark: SparkSession,
     target: Target,
@@ -126,7 +134,7 @@ def apply(
     # If deletes were computed from the target's rows, the MERGE may find rows that were not there before.
     pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.replaces_all)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
-    planned = LISTED_KEYS if pruned and are_listed(layout, rows) else {}
+    planned = planning_of(state, layout, rows) if pruned else {}
     settings = commit_settings(target, mark) | (WIDENED if state.widened else {})
     try:
         with applied_settings(spark, planned), restricted as conditions, applied_settings(spark, settings):

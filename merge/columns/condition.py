@@ -89,7 +89,7 @@ def why_otherwise(
     elif name := next(read, ""):
         what = f"over Spark Connect, a where with {_WRITTEN[name]}"
     elif meanings and depends_on_session(spark, condition, columns):
-        name, what = meanings[0], "over Spark Connect, a where that computes or compares instants"
+        name, what = meanings[0], "over Spark Connect, a where that may compute or compare instants"
     else:
         return None
     return f"{name} is {otherwise[name]} in this session: {what} could hold of other rows than in merges"

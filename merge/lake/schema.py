@@ -32,6 +32,7 @@ from merge.lake.target import (
     KEY_PROPERTY,
     SOURCE_PROPERTY,
     TABLE_PROPERTY,
+    VECTORS_PROPERTY,
     WIDENING_PROPERTY,
     Target,
     TargetState,
@@ -250,7 +251,7 @@ def create_sql(
 
     With deletion vectors, a merge writes only what changed, unless the table is tiny (`merge.table`).
     """
-    properties = {"delta.enableDeletionVectors": "true", **own_properties(target, source, key)}
+    properties = {VECTORS_PROPERTY: "true", **own_properties(target, source, key)}
     properties |= comments.properties
     if any(NEEDS_MAPPING.search(name) for name in columns):
         properties |= MAPPING

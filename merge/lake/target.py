@@ -34,6 +34,7 @@ GENERATION_PROPERTY = "deltatide.generation"
 CHANGING = "changing"
 """Value of `COLUMNS_PROPERTY` while all rows are rewritten with other columns: merges must not write."""
 
+VECTORS_PROPERTY = "delta.enableDeletionVectors"
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 SHAPES = ("changes", "history")
 """The shapes kept beside the current rows."""
@@ -41,7 +42,6 @@ DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
 COPY = "copy what you need, then drop it: the next merge begins a new one with what the landing zone has kept"
 LEFT = "; its files stay in {}: remove that folder, too"
 """The end of a hint to drop a Delta table, if it is an external table of a catalog."""
-
 
 INEXACT_PARTITIONS = ("timestamp", "binary")
 """Types of which a partition column can't hold all values."""
@@ -122,6 +122,11 @@ class TargetState:
     def empty(self) -> bool:
         """Return whether it has no files."""
         return self.files == 0
+
+    @property
+    def has_deletion_vectors(self) -> bool:
+        """Return whether deleted rows are only marked in their files, as in tables that we create."""
+        return self.properties.get(VECTORS_PROPERTY) == "true"
 
     @property
     def widened(self) -> bool:
@@ -317,19 +322,18 @@ def manifest_at(landing: LandingZone, table: TableName, at: int | None) -> Manif
 def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     """Return the state of a Delta table; None if it does not exist."""
     try:
-        detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
+        detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0].asDict()
         fields = spark.table(target.name).schema.fields
     except AnalysisException as error:
         if is_missing(error):
             return None
         raise
     columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
-    properties = dict(detail["properties"])
-    known = detail.asDict()
-    partitions = tuple(known.get("partitionColumns") or ())
-    clusters = tuple(map(unquoted, known.get("clusteringColumns") or ()))  # unlike partitions, quoted if odd
+    partitions = tuple(detail.get("partitionColumns") or ())
+    clusters = tuple(map(unquoted, detail.get("clusteringColumns") or ()))  # unlike partitions, quoted if odd
     comments = {f.name: f.metadata["comment"] for f in fields if "comment" in f.metadata}
     size, comment = (detail["numFiles"], detail["sizeInBytes"]), detail["description"] or ""
+    properties = dict(detail["properties"])
     return TargetState(detail["id"], columns, properties, *size, partitions, clusters, comment, comments)
 
 

@@ -29,7 +29,7 @@ from merge.apply import LARGE_BYTES, Written, commit_settings
 from merge.key_pruning import key_conditions
 from merge.keys import TargetLayout, keys_equal, same_keys, same_rows, with_raw
 from merge.lake.commits import Mark
-from merge.lake.target import Target, TargetState
+from merge.lake.target import VECTORS_PROPERTY, Target, TargetState
 from merge.lake.widened import WIDENED
 from merge.landing_zone import LandingZone
 from merge.reconcile import position_of
@@ -250,6 +250,6 @@ create_sql = partial(
     create_shape_sql,
     first={FROM: POINT_TYPE, TO: POINT_TYPE},
     last={CDC: VERSION_TYPE},
-    properties={"delta.enableDeletionVectors": "true"},
+    properties={VECTORS_PROPERTY: "true"},
 )
 """Builds the statement that creates a history. Deletion vectors keep merges from rewriting whole files."""

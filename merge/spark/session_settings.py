@@ -45,8 +45,8 @@ Delta reads a table's log in a number of tasks of its own, which replanning does
 """
 
 LISTED_KEYS = {**PLANNED_ONCE, "spark.sql.shuffle.partitions": "1"}
-"""For merges of listed keys into a large table: many rows are scanned, but none that is shuffled has another
-key."""
+"""For merges of listed keys into a large table with deletion vectors: many rows are scanned, but none that is
+shuffled has another key."""
 
 LEAN = {
     "spark.sql.dataFrameQueryContext.enabled": "false",

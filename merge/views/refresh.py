@@ -68,6 +68,7 @@ from merge.lake.target import (
     SHAPE_PROPERTY,
     SOURCE_PROPERTY,
     TABLE_PROPERTY,
+    VECTORS_PROPERTY,
     Target,
     TargetState,
     check_owner,
@@ -99,7 +100,7 @@ WHOLE_PLANS = {"spark.sql.debug.maxToStringFields": "100000"}
 MADE_OF = "view"
 """The field of a commit's user metadata that holds the query and inputs of its rows."""
 
-VECTORS = {"delta.enableDeletionVectors": "true"}
+VECTORS = {VECTORS_PROPERTY: "true"}
 """Few changed rows don't rewrite whole files."""
 
 

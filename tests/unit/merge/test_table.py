@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from merge import table
-from merge.apply import LARGE_BYTES
+from merge.apply import LARGE_BYTES, planning_of
+from merge.key_pruning import FEW_KEYS
+from merge.keys import TargetLayout
 from merge.lake.commits import Commits, Mark
 from merge.lake.control_table import Frontier
-from merge.lake.target import TargetState
-from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, REWRITTEN
+from merge.lake.target import VECTORS_PROPERTY, TargetState
+from merge.spark.session_settings import ANY_VERSION, COMPILED, LISTED_KEYS, ONE_TASK, REWRITTEN
 from merge.table import FEW_ROWS, LITTLE_BYTES, SMALL_BYTES, TINY_BYTES, TableJob, settings_for
 
 
@@ -39,6 +41,14 @@ def test_a_merge_of_many_rows_or_into_a_large_table_is_compiled_and_keeps_deleti
 def test_few_rows_of_a_table_in_between_keep_deletion_vectors_and_are_interpreted() -> None:
     found = settings_for(1, 1, state_of(SMALL_BYTES + 1))
     assert not (COMPILED | ONE_TASK | REWRITTEN).keys() & found.keys()
+
+
+def test_a_merge_of_listed_keys_is_planned_once_unless_it_rewrites_the_files_that_it_touches() -> None:
+    layout = TargetLayout({"id": "bigint"}, ("id",), ())
+    marked = TargetState("id", {}, {VECTORS_PROPERTY: "true"}, files=1, bytes=LARGE_BYTES + 1)
+    assert planning_of(marked, layout, FEW_KEYS) == LISTED_KEYS
+    assert planning_of(marked, layout, FEW_KEYS + 1) == {}
+    assert planning_of(state_of(LARGE_BYTES + 1), layout, FEW_KEYS) == {}
 
 
 def test_few_rows_with_large_values_are_not_merged_in_one_task() -> None:
