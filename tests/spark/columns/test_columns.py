@@ -42,7 +42,7 @@ RENAMED = replace(
 )
 OLDER = replace(PEOPLE, columns=tuple(column for column in PEOPLE.columns if column.name != "region"))
 SALT = "a salt of sixteen characters"
-SECRETS = ("@example", "12345678", "dear", "hidden", "1066", "infinity", "not in the lake")
+SECRETS = ("@example", "12345678", "dear", "hidden", "1066-10", "(1066, 10", "infinity", "not in the lake")
 COLUMNS: dict[str, Any] = {
     "exclude_columns": ["secret"],
     "rename": {"id": "person", "mail": "email"},
