@@ -177,9 +177,10 @@ def test_the_callers_session_is_left_as_it_was_and_its_commits_are_its_own(
     applied_settings = applying.applied_settings
 
     @contextmanager
-    def meanwhile(*arguments: Any) -> Iterator[None]:
-        with applied_settings(*arguments):
-            zone.spark.sql(f"INSERT INTO {mine} VALUES (1)")
+    def meanwhile(spark: Any, settings: Any) -> Iterator[None]:
+        with applied_settings(spark, settings):
+            if settings:
+                zone.spark.sql(f"INSERT INTO {mine} VALUES (1)")
             yield
 
     monkeypatch.setattr(applying, "applied_settings", meanwhile)
