@@ -86,14 +86,14 @@ class SessionProbe(Generic[_Connection]):
         connection = self._connection = self._connection or self._connect()
         try:
             return use(connection)
-        except DeltatideError:
-            self.close()
-            raise
         except Exception as error:
-            if self._connection is connection:
-                raise
-            text = "asking the server: another thread has closed the session"
-            raise UnreachableError(text) from error  # with whatever the driver failed for that
+            # Whatever the driver fails with for that, it is no answer.
+            if self._connection is not connection:
+                text = "asking the server: another thread has closed the session"
+                raise UnreachableError(text) from error
+            if isinstance(error, DeltatideError):
+                self.close()
+            raise
 
     def close(self) -> None:
         """Close the session; the next question opens another one."""

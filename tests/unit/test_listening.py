@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from connector import silence
-from connector.errors import TransientError, UnreachableError
+from connector.errors import PreconditionError, TransientError, UnreachableError
 from connector.listening import Listener, SessionProbe, listening, silence_seconds
 from connector.silence import end_all, note_open
 from tests.support.agent.agents import AnsweringProbe
@@ -66,13 +66,20 @@ def test_a_session_that_asks_and_is_lost_alone_is_no_silent_server() -> None:
         assert (probe.sessions, ended, listener.silent) == (1, [], False)
 
 
-def test_a_session_that_is_closed_while_its_answer_is_read_is_lost() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttributeError("'NoneType' object has no attribute 'settimeout'"),
+        PreconditionError("server closed the connection unexpectedly"),  # psycopg2's, without a class
+    ],
+)
+def test_a_session_that_is_closed_while_its_answer_is_read_is_lost(error: Exception) -> None:
     asked, closed = threading.Event(), threading.Event()
 
     def ask(_connection: object) -> None:
         asked.set()
         assert closed.wait(10)
-        raise AttributeError("'NoneType' object has no attribute 'settimeout'")
+        raise error
 
     def close(_connection: object) -> None:
         closed.set()
@@ -81,9 +88,22 @@ def test_a_session_that_is_closed_while_its_answer_is_read_is_lost() -> None:
     threading.Thread(target=lambda: asked.wait(10) and probe.close(), daemon=True).start()
     with pytest.raises(UnreachableError, match="another thread has closed the session"):
         probe.ask()
-    broken = SessionProbe(object, lambda _: [][0], close, lambda *_: set(), lambda *_: None)
+
+
+def test_what_a_session_fails_with_by_itself_is_told_as_it_is() -> None:
+    closed = list[object]()
+    broken = SessionProbe(object, lambda _: [][0], closed.append, lambda *_: set(), lambda *_: None)
     with pytest.raises(IndexError):
         broken.ask()
+    assert closed == []
+
+    def refuse(_connection: object) -> None:
+        raise PreconditionError("no right to ask")
+
+    refused = SessionProbe(object, refuse, closed.append, lambda *_: set(), lambda *_: None)
+    with pytest.raises(PreconditionError, match="no right to ask"):
+        refused.ask()
+    assert len(closed) == 1
 
 
 def test_log_that_arrives_is_a_sign_of_life() -> None:
