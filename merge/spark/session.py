@@ -75,6 +75,9 @@ SETTINGS = {
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "4",
+    # Each merge into a large table needs up to a hundred generated classes. Spark keeps a hundred in all by
+    # default, so each merge generated all of its own again, and Java compiled them again.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # Manifests and most landing files are small: Spark's 4 MiB make a task of every 32 of them, which costs
     # as much again as reading them. There still is a task for each core.
     "spark.sql.files.openCostInBytes": str(64 << 10),
