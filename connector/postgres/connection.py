@@ -270,10 +270,19 @@ def driver_errors(doing: str, transient: tuple[str, ...] = ()) -> Iterator[None]
         raise failed(doing, str(error), error.sqlstate, transient) from error
     except psycopg2.Error as error:
         text = error.diag.message_primary or one_line(error)
-        lost = error.pgcode is None and isinstance(
-            error, (psycopg2.OperationalError, psycopg2.InterfaceError)
-        )
-        raise failed(doing, text, None if lost else error.pgcode or "?", transient) from error
+        raise failed(doing, text, sqlstate_of(error), transient) from error
+
+
+def sqlstate_of(error: psycopg2.Error) -> str | None:
+    """Return the server's SQLSTATE; None for a lost connection, "?" if the driver itself refused.
+
+    The server's errors all have one. Without one, and where libpq does not call the connection broken yet,
+    psycopg2 raises a bare `DatabaseError` for what libpq met instead of an answer: the end of a TLS
+    connection, what is no message, or nothing at all.
+    """
+    bare = type(error) is psycopg2.DatabaseError
+    lost = bare or isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError))
+    return error.pgcode or (None if lost else "?")
 
 
 def failed(doing: str, message: str, sqlstate: str | None, transient: tuple[str, ...] = ()) -> DeltatideError:

@@ -35,7 +35,7 @@ from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, Types, row_security_hint
 from connector.postgres.codec.column_decoder import decode_column
 from connector.postgres.codec.copytext import CopiedRows, split_rows
-from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote
+from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote, sqlstate_of
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.key_sql import compare_key, key_columns, keys_query, order_of
@@ -398,9 +398,7 @@ def _failure(table: TableName, where: str | None, error: Exception, role: str) -
         message, state = str(error), error.sqlstate
     else:
         assert isinstance(error, psycopg2.Error)
-        message, state = error.diag.message_primary or one_line(error), error.pgcode
-        if state is None and not isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError)):
-            state = "?"
+        message, state = error.diag.message_primary or one_line(error), sqlstate_of(error)
     if where is not None and state is not None and state.startswith(_BY_CONDITION):
         state = "?"
     if where is None and state in _MISSING:

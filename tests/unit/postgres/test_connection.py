@@ -11,9 +11,11 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
-from connector.errors import TransientError
-from connector.postgres.connection import failed, one_line, one_row
+from connector.errors import DeltatideError, PreconditionError, TransientError, UnreachableError
+from connector.postgres.connection import driver_errors, failed, one_line, one_row
+from connector.postgres.dump import _failure
 from connector.postgres.primary_session import PrimarySession
+from connector.schema import TableName
 
 LOST = (
     "server closed the connection unexpectedly\n"
@@ -67,16 +69,58 @@ def greet(server: socket.socket, accepted: list[socket.socket]) -> None:
     peer.sendall(message(b"R", bytes(4)) + told + message(b"Z", b"I"))
 
 
+def opened(server: socket.socket, accepted: list[socket.socket]) -> Connection:
+    """Open a session with a server that greets."""
+    threading.Thread(target=greet, args=(server, accepted), daemon=True).start()
+    port = server.getsockname()[1]
+    connection: Connection = psycopg2.connect(
+        f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable"
+    )
+    connection.autocommit = True
+    return connection
+
+
+def failure_of(error: Exception) -> DeltatideError:
+    """Return what an error of the driver becomes."""
+    with pytest.raises(DeltatideError) as found, driver_errors("asking"):
+        raise error
+    dump = _failure(TableName("public", "t"), None, error, "role")
+    assert isinstance(dump, UnreachableError) == isinstance(found.value, UnreachableError)
+    return found.value
+
+
+def test_what_is_no_answer_is_a_lost_connection() -> None:
+    """The driver raises a bare DatabaseError: what the socket brought is no message, so no answer comes."""
+    accepted: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = opened(server, accepted)
+
+    def answer(peer: socket.socket) -> None:
+        peer.recv(4096)
+        peer.sendall(message(b"!", b"no message") + message(b"Z", b"I"))
+
+    threading.Thread(target=answer, args=(accepted[0],), daemon=True).start()
+    with pytest.raises(psycopg2.DatabaseError) as unanswered:
+        one_row(connection, "SELECT 1")
+    assert (type(unanswered.value), unanswered.value.pgcode) == (psycopg2.DatabaseError, None)
+    assert isinstance(failure_of(unanswered.value), UnreachableError)
+    for text in (
+        "SSL SYSCALL error: EOF detected",
+        "error with status PGRES_COMMAND_OK and no message from the libpq",
+    ):
+        assert isinstance(failure_of(psycopg2.DatabaseError(text)), UnreachableError)
+
+
+def test_what_the_driver_itself_refuses_is_no_lost_connection() -> None:
+    error = failure_of(psycopg2.ProgrammingError("can't adapt type 'object'"))
+    assert isinstance(error, PreconditionError)
+
+
 def test_closing_a_session_ends_the_wait_of_another_thread_for_its_answer() -> None:
     """It waited for that thread: an agent that handed over did not stand by again."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         accepted: list[socket.socket] = []
-        threading.Thread(target=greet, args=(server, accepted), daemon=True).start()
-        port = server.getsockname()[1]
-        connection: Connection = psycopg2.connect(
-            f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable gssencmode=disable"
-        )
-    connection.autocommit = True
+        connection = opened(server, accepted)
     session = PrimarySession(lambda: (connection, "1"))
     session._connection = connection
 
