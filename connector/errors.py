@@ -10,7 +10,8 @@
     │   ├── ConfigurationError    a wrong setting, file or argument (exit status 2)
     │   ├── PreconditionError     the database or the store is not fit for capture
     │   │   └── LogOffError       the server changes rows without logging them
-    │   │       └── LogFilteredError  or only some of them
+    │   │       ├── LogFilteredError  or only some of them
+    │   │       └── LogInEngineError  or into files that can't be read by position
     │   ├── SourceMismatchError   the landing zone belongs to another database
     │   ├── FormatError           written by a newer version, or not by Deltatide at all
     │   ├── FencedError           another agent or merge job is active, or has overtaken this one
@@ -81,6 +82,12 @@ class LogFilteredError(LogOffError):
     """the server leaves changes out of its binary log."""
 
     gap = "the server left changes out of its log for a while"
+
+
+class LogInEngineError(LogOffError):
+    """the server writes its binary log into a storage engine; capture needs log files."""
+
+    gap = "the server wrote its log into a storage engine for a while"
 
 
 class SourceMismatchError(OperatorError):

@@ -105,7 +105,7 @@ def _other_replica(context: CheckContext, ours: int) -> str | None:
 
 def _check_log(context: CheckContext) -> Iterator[Finding]:
     """Check how the server logs; whether it does was checked first (`Source.ensure_logging`)."""
-    if context.variable("log_bin") != "ON":
+    if context.variable("log_bin") != "ON" or context.variable("binlog_storage_engine"):
         return
     yield from _check_stays_on(context)
     yield _check_setting(context, "binlog_format", "ROW")

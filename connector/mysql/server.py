@@ -18,7 +18,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from connector.errors import LogFilteredError, LogOffError, TransientError
+from connector.errors import LogFilteredError, LogInEngineError, LogOffError, TransientError
 from connector.listening import SessionProbe
 from connector.mysql.connection import (
     alive,
@@ -45,6 +45,9 @@ SYNTAX_ERROR = 1064
 
 _REFUSED = (1044, 1045, SYNTAX_ERROR, 1142, 1227)
 """Missing rights, or a release so old that its syntax differs."""
+
+_ENGINE_FILE = "ibb"
+"""How the name of a log file ends that InnoDB writes (MariaDB from 12.3)."""
 
 _SHOW_CHANNELS = ("SHOW ALL REPLICAS STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
 """MariaDB's, whose other forms omit named connections; MySQL's; MySQL's before 8.0.22."""
@@ -92,13 +95,16 @@ def find_server(connection: Connection[Any]) -> Server:
 def ensure_logging(connection: Connection[Any], server: Server) -> None:
     """Raise `LogOffError` if the server writes no log: started without one, or having failed to write it.
 
-    Likewise if its log leaves out databases, or what it applies as a replica: a restart is enough for either.
+    Likewise if its log leaves out databases, or what it applies as a replica, or is in a storage engine: a
+    restart is enough for each.
     That there is no log can be seen without any rights; without the right to query the rest, it counts as
     logging.
     """
-    found = row(connection, "SELECT @@global.log_bin")
-    if found is not None and not found[0]:
+    settings = _log_settings(connection)
+    if settings.get("log_bin") == "OFF":
         raise _log_off()
+    if engine := settings.get("binlog_storage_engine"):
+        raise _log_in_engine(f"binlog_storage_engine is {engine!r}")
     try:
         status = _log_status(connection, server)
     except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
@@ -110,17 +116,21 @@ def ensure_logging(connection: Connection[Any], server: Server) -> None:
             f"binlog_do_db, binlog_ignore_db are {status[2]!r}, {status[3]!r}",
             hint="remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
         )
-    if not _logs_what_it_applies(connection) and is_replica(connection):
+    if "OFF" in (settings.get(name) for name in _APPLIED) and is_replica(connection):
         raise LogFilteredError(
             "log_slave_updates is OFF on a replica: what it applies is not in its log",
             hint="set log_slave_updates = ON in the configuration, restart the server",
         )
 
 
-def _logs_what_it_applies(connection: Connection[Any]) -> bool:
-    names = "'log_slave_updates', 'log_replica_updates'"
+_APPLIED = ("log_slave_updates", "log_replica_updates")
+"""Whether a replica logs what it applies; MySQL's older and newer name, MariaDB's older."""
+
+
+def _log_settings(connection: Connection[Any]) -> dict[str, str]:
+    names = ", ".join(f"'{name}'" for name in ("log_bin", "binlog_storage_engine", *_APPLIED))
     found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
-    return all(value == "ON" for _, value in found)
+    return {str(name): str(value) for name, value in found}
 
 
 def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
@@ -177,6 +187,13 @@ def _log_off() -> LogOffError:
     return LogOffError(hint="set log_bin = ON, make sure that it can write its log, and restart it")
 
 
+def _log_in_engine(what: str) -> LogInEngineError:
+    text = f"{what}: the binary log is in a storage engine, where it has no positions to read it by"
+    return LogInEngineError(
+        text, hint="remove binlog_storage_engine from the configuration, restart the server"
+    )
+
+
 def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
     """List the files that the server still has, by number; `LogOffError` without a binary log."""
     try:
@@ -190,8 +207,14 @@ def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
 
 
 def number_of(name: str) -> int:
-    """Return a log file's number, which follows the last dot in its name."""
-    return int(name.rpartition(".")[2])
+    """Return a log file's number, which follows the last dot in its name.
+
+    `LogInEngineError` for one of a log in a storage engine (MariaDB's ``binlog-000000.ibb``).
+    """
+    number = name.rpartition(".")[2]
+    if number == _ENGINE_FILE:
+        raise _log_in_engine(f"{name} is a file of InnoDB")
+    return int(number)
 
 
 def position_of(name: str, offset: int) -> int:
