@@ -180,12 +180,12 @@ class DumpState(_Part):
     ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; those not
     found land as deletes); compared with the lake, not merged: verify (all rows), verify_rows (those of a
     predicate or of given keys), checksums. A chunk is planned, read, and committed; `open`: the planned ones;
-    `ranges`: all that a request named; `planned_upto`: how far keys are planned. `order`: its key's in the
-    committed chunks (`connector.source.Chunk`). `low`: their lowest low watermark; a ghost sweep deletes only
-    rows before it. `floor`: log before it did not land for this table, so a chunk must see all commits before
-    it. `xid_barrier`: transactions with a lower id must end first; the floor will be their end. `started_in`,
-    `finished_in`: numbers of the manifests between which its chunks are. `request`: the id of its request;
-    `digest`: a hash of that. `paused`: no chunk is read for now. `started_at`: when its first chunk was
+    `ranges`: all that a request named; `planned_upto`: how far keys are planned. `order`: its key's when
+    first planned (`connector.source.Chunk`). `low`: its chunks' lowest low watermark; a ghost sweep deletes
+    only older rows. `floor`: log before it did not land for this table, so a chunk must see all commits
+    before it. `xid_barrier`: transactions with a lower id must end first; the floor will be their end.
+    `started_in`, `finished_in`: numbers of the manifests between which its chunks are. `request`: the id of
+    its request; `digest`: a hash of that. `paused`: no chunk is read. `started_at`: when its first chunk was
     handed out. `rows_per_second`: of late. Once finished, it keeps no key or range, its predicate in part.
     """
 

@@ -170,8 +170,8 @@ class DumpQueue:
         self._planning.add(state.id)
         return tasks.plan_task(state)
 
-    def planned(self, task: PlanTask, upto: tuple[str, ...] | None) -> None:
-        """Record the upper key that was found; None ends the plan with an unbounded chunk."""
+    def planned(self, task: PlanTask, upto: tuple[str, ...] | None, order: str | None = None) -> None:
+        """Record the upper key found, and the key's order; None ends the plan with an unbounded chunk."""
         with self._lock:
             state = task.dump
             self._planning.discard(state.id)
@@ -180,7 +180,7 @@ class DumpQueue:
                 return
             bound = list(upto) if upto is not None else None
             state.open.append(OpenRange(chunk=state.next_chunk, after=state.planned_upto, upto=bound))
-            state.next_chunk += 1
+            state.next_chunk, state.order = state.next_chunk + 1, state.order or order
             state.planned_upto, state.planned_all = bound, bound is None
             self._lock.notify_all()
 
@@ -319,7 +319,7 @@ class DumpQueue:
         """Take the chunks that a manifest at `position` may hold, and count them as committed by it.
 
         The caller must commit that manifest or stop: this can't be undone. `judged`: only some of these.
-        A dump starts over whose key has another order now than when its first chunk was read.
+        A dump starts over whose key has another order now than when it was planned first.
         """
         with self._lock:
             ready = [c for c in self.committable(position) if judged is None or any(c is j for j in judged)]

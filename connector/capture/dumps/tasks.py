@@ -95,7 +95,7 @@ def read_task(dump: DumpState, planned: OpenRange, log_losses: int) -> ReadTask:
 
 
 def note_orders(chunks: Iterable[FinishedChunk]) -> list[DumpState]:
-    """Record in each dump the order of its first chunk; return the dumps that have a chunk in another order.
+    """Return the dumps that have a chunk in another order; record the first one's where none is known.
 
     There, a key may have moved from a range that is not read yet to one that was, and so be in none.
     """

@@ -258,7 +258,15 @@ class DumpWorkers:
             if not _is_reordered(task, tables):
                 raise
             upto = None  # it starts over once the rest has been opened
-        self._dumps.planned(task, upto)
+        self._dumps.planned(task, upto, _first_order(task, upto, tables))
+
+
+def _first_order(task: PlanTask, upto: tuple[str, ...] | None, tables: TableReader) -> str | None:
+    """Return the order of a dump's key where it is planned first, before any of its ends may be no key."""
+    if upto is None or task.after is not None or task.dump.order is not None:
+        return None
+    with tables.open_chunk(task.dump.table, KeyRange(None, upto)) as chunk:
+        return chunk.order
 
 
 def _is_reordered(task: PlanTask, tables: TableReader) -> bool:

@@ -20,6 +20,7 @@ from connector.capture.tables import Tables
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.manifest import OpenRange
 from connector.schema import TableName
+from connector.source import KeyRange
 from connector.testing.memory_tables import MemoryChunk
 from tests.support.landing.landed import schema_of
 
@@ -68,7 +69,7 @@ def test_a_dump_starts_over_where_its_ranges_end_at_what_is_no_key_any_more() ->
     dump = dumps.add(SCHEMA.table, manifest=1, reason="repair")
     plan = dumps.next_task(0)
     assert isinstance(plan, PlanTask)
-    dumps.planned(plan, ("3",))
+    dumps.planned(plan, ("3",))  # by an agent that did not record the order then
     read = dumps.next_task(0)
     assert isinstance(read, ReadTask)
     dumps.finished(FinishedChunk(read, 1, 2, 1, SCHEMA, None, order=altered.order))
@@ -84,6 +85,44 @@ def test_a_dump_starts_over_where_its_ranges_end_at_what_is_no_key_any_more() ->
     workers._run_task(read, source)
     assert dumps.take_committable(9, manifest=3) == []
     assert (dump.state, dump.started_in, dump.open, dump.planned_upto) == ("running", 3, [], None)
+
+
+def test_a_dump_knows_the_order_of_its_key_from_its_first_end_on() -> None:
+    """A label that was renamed before the first chunk had landed quarantined the table."""
+
+    class Table:
+        order = "labels"
+
+        def estimate_rows(self, *_: Any) -> None:
+            return None
+
+        def next_boundary(self, *_: Any) -> tuple[str, ...]:
+            return ("one",)
+
+        @contextlib.contextmanager
+        def open_chunk(self, _: TableName, key_range: KeyRange, *_where: Any) -> Iterator[MemoryChunk]:
+            def refuse(_moment: str) -> None:
+                if self.order != "labels":
+                    raise TableError(SCHEMA.table, "invalid input value for enum mood")
+
+            ends = key_range.after or key_range.upto
+            yield MemoryChunk(SCHEMA, 5, 6, [{"id": 1}], None, refuse, self.order if ends else None)
+
+    tables, dumps, table = Tables({}, {}), DumpQueue([], epoch=1), Table()
+    tables.add(SCHEMA)
+    workers, source = workers_of(dumps, tables), cast("Any", table)
+    workers._lander = cast("Any", MagicMock())
+    dump = dumps.add(SCHEMA.table, manifest=1, reason="initial")
+    plan = dumps.next_task(0)
+    assert isinstance(plan, PlanTask)
+    workers._run_task(plan, source)
+    assert dump.order == "labels"
+    table.order = "renamed"
+    read = dumps.next_task(0)
+    assert isinstance(read, ReadTask)
+    workers._run_task(read, source)
+    assert dumps.take_committable(9, manifest=2) == []
+    assert (dump.state, dump.open, dump.planned_upto, dump.order) == ("running", [], None, None)
 
 
 def test_another_worker_that_fails_later_does_not_quarantine_the_table_again_once_it_is_released() -> None:
