@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from connector.config.section import Section
-from connector.landing.format import CDC
+from connector.landing.format import CDC, is_reserved
 from connector.schema import decimal_of, fold, folded
 
 SHA256, NULL = "sha256", "null"
@@ -126,7 +126,7 @@ def _names(names: list[str]) -> list[str]:
 def _renames(names: dict[str, str]) -> dict[str, str]:
     _distinct(names, "renames")
     _distinct(names.values(), "makes")
-    if wrong := [new for new in names.values() if not new or fold(new) == CDC]:
+    if wrong := [new for new in names.values() if not new or is_reserved(new)]:
         raise ValueError(f"{wrong[0]!r} can't be a column's name")
     return names
 

@@ -168,16 +168,20 @@ def request_path(request_id: str) -> str:
     return f"{REQUESTS}/{encode(request_id)}.json"
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a column's name is `_cdc`, or begins with ``_cdc.``: merges add columns named so."""
+    return fold(name).partition(".")[0] == CDC
+
+
 def misnamed(columns: Iterable[str], *, before_images: bool = False) -> str | None:
     """Return why columns with these names can't land in one table, or None.
 
-    Delta and Spark ignore case (`fold`), and `_cdc` is reserved; with before-images, so is `_before`.
+    Delta and Spark ignore case (`fold`), and `is_reserved` names are; with before-images, so is `_before`.
     """
     seen: dict[str, str] = {}
-    taken = (CDC, BEFORE) if before_images else (CDC,)
     for name in columns:
-        if (ours := fold(name)) in taken:
-            return f"its column {name} has the name of our own column {ours}"
+        if is_reserved(name) or (before_images and fold(name) == BEFORE):
+            return f"its column {name} has the name of our own column {fold(name)}"
         other = seen.setdefault(fold(name), name)
         if other != name:
             return f"its columns {other} and {name} differ only by case"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from connector.errors import TableError
-from connector.landing.format import CDC
+from connector.landing.format import CDC, is_reserved
 from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.keys import may_be_raw
 from merge.lake.comments import NO_COMMENTS, SourceComments, comment_sql
@@ -216,11 +216,11 @@ def _layout_of(state: TargetState, newest: TableSchema) -> TableSchema:
 
 def _check_names(table: TableName, schema: TableSchema) -> None:
     names = [fold(column.name) for column in schema.columns]
-    twice = next((c.name for c in schema.columns if names.count(fold(c.name)) > 1), None)
-    if twice is not None or CDC in names:
+    wrong = (c.name for c in schema.columns if names.count(fold(c.name)) > 1 or is_reserved(c.name))
+    if (name := next(wrong, None)) is not None:
         raise TableError(
             table,
-            f"column {twice or CDC!r} differs from another column only by case, or has a reserved name",
+            f"column {name!r} differs from another column only by case, or has a reserved name",
             hint=f"rename the column at the source, then dump the table: deltatide dump {table}",
         )
 

@@ -47,6 +47,13 @@ def test_the_name_of_before_images_is_taken_only_where_they_are_asked_for() -> N
     )
 
 
+@pytest.mark.parametrize("name", ["_cdc", "_CDC", "_cdc.holds", "_Cdc.raw.id"])
+def test_names_that_merges_use_beside_the_columns_are_reserved(name: str) -> None:
+    """A column `_cdc.holds` was ambiguous in a merge with a condition."""
+    assert misnamed(["id", name]) == f"its column {name} has the name of our own column {name.lower()}"
+    assert misnamed(["id", f"a.{name}", f"{name.replace('.', '_')}s", "cdc"]) is None
+
+
 @pytest.mark.parametrize("names", [("straße", "STRASSE"), ("ŉ", "ʼn"), ("é", "e\u0301"), ("a", "а")])
 def test_names_that_spark_distinguishes_may_land_together(names: tuple[str, str]) -> None:
     assert misnamed(names) is None

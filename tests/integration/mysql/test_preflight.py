@@ -301,6 +301,25 @@ def test_names_that_match_nothing_and_views_are_reported(mariadb: MysqlDatabase)
     assert found[f"table {name}.t"].state == "ok"
 
 
+def test_check_and_the_running_agent_find_a_table_with_a_name_of_ours_unfit_alone(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE ours (id int PRIMARY KEY, `_Cdc.holds` int)", "CREATE TABLE t (id int PRIMARY KEY)"
+    )
+    found = findings(mariadb)
+    reason = "its column _Cdc.holds has the name of our own column _cdc.holds"
+    assert (found[f"table {mariadb.name}.ours"].detail, found[f"table {mariadb.name}.t"].state) == (
+        reason,
+        "ok",
+    )
+    source = source_of(mariadb)
+    seen = source.check_catalog()
+    source.close()
+    assert {table.name: unfit.reason for table, unfit in seen.unfit.items()} == {"ours": reason}
+    assert {table.name for table in seen.tables} == {"t"}
+
+
 def test_a_server_without_a_log_is_reported(mariadb_server: MariadbServer, servers_folder: object) -> None:
     from pathlib import Path
 

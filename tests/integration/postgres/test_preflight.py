@@ -219,6 +219,7 @@ KEYS = """
     ALTER TABLE late_full REPLICA IDENTITY FULL;
     CREATE TABLE chosen (id int NOT NULL UNIQUE DEFERRABLE); ALTER TABLE chosen REPLICA IDENTITY FULL;
     CREATE TABLE ours (id int PRIMARY KEY, "_Cdc" int);
+    CREATE TABLE merged (id int PRIMARY KEY, "_cdc.holds" int);
     CREATE TABLE twice (id int PRIMARY KEY, a int, "A" int);
     CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
     CREATE UNLOGGED TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (9);
@@ -234,7 +235,8 @@ KEYS = """
     ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
 FIXED = """
-    ALTER TABLE ours RENAME "_Cdc" TO cdc; ALTER TABLE twice RENAME "A" TO b;
+    ALTER TABLE ours RENAME "_Cdc" TO cdc; ALTER TABLE merged RENAME "_cdc.holds" TO holds;
+    ALTER TABLE twice RENAME "A" TO b;
     CREATE UNIQUE INDEX unfolded ON folded (tenant, email);
     ALTER TABLE folded REPLICA IDENTITY USING INDEX unfolded; ALTER TABLE by_index REPLICA IDENTITY DEFAULT;
     ALTER TABLE r DETACH PARTITION r_1; ALTER TABLE r_1 DROP CONSTRAINT r_1_pkey, ADD PRIMARY KEY (id);
@@ -253,7 +255,7 @@ def test_check_and_the_running_agent_find_the_same_tables_unfit_and_the_sql_give
     source.close()
     assert set(seen.unfit) == {
         TableName("public", n)
-        for n in "late late_full chosen ours twice parts whole folded by_index r".split()
+        for n in "late late_full chosen ours merged twice parts whole folded by_index r".split()
     }
     assert not seen.tables
     for table, unfit in seen.unfit.items():
