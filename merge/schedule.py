@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -56,8 +57,9 @@ def merge_every(
     Then finish the tables under way, and record the cut with the tables merged so far. If the store can't be
     reached, retry with growing pauses, and log the error when it changes. A table's failure is in the report;
     other errors that affect all tables are raised. If ``maintain.every_hours`` is set, run upkeep that often,
-    then `more_upkeep`, and log what it does. If ``verify.every_hours`` is set, and `tables` is not, verify a
-    share of the rows that often (`merge.proof.continuous`).
+    then `more_upkeep`, and log what they do; either that raises an error is repeated alone. If
+    ``verify.every_hours`` is set, and `tables` is not, verify a share of the rows that often
+    (`merge.proof.continuous`).
     """
     stop = stop or threading.Event()
     due, reader = UpkeepTimer(config), FrontierReader(config)
@@ -77,10 +79,13 @@ def merge_every(
                 report(done)
             if not stop.is_set() and tables is None:
                 verification.step(sessions.first, landing, done.manifest)
-            if not stop.is_set() and due.now(sessions.first):
-                with due.again_if_it_fails():
-                    _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
-                    _log_upkeep(more_upkeep() if more_upkeep else ())
+            if not stop.is_set():
+                due.look(sessions.first)
+            lake = lambda: upkeep_in(sessions.first, config, stop=stop)  # noqa: E731
+            for part, findings in ((due.lake, lake), (due.more, more_upkeep or tuple)):
+                if not stop.is_set() and part.is_due:
+                    with part.again_if_it_fails():
+                        _log_upkeep(findings())
             return time.monotonic() - begun
 
         while not stop.is_set():
@@ -115,33 +120,48 @@ def _through_outages(seconds: float, stop: threading.Event) -> Retrying:
 class UpkeepTimer:
     """Decides when upkeep is due: `maintain.every_hours` after the last one began, whoever ran it.
 
-    The lake records that, so a restart does not make upkeep due. It is read only when upkeep may be due. One
-    that failed is due again in a while, whatever is recorded.
+    The lake records that, so a restart does not make upkeep due. It is read only when upkeep may be due. Both
+    of its parts are due then: that of the lake's tables, and what more there is.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
-        self._config, self._clock = config, clock
-        self._next, self._failed = 0.0, False
+        self._config, self._clock, self._next = config, clock, 0.0
+        self.lake, self.more = UpkeepPart(clock), UpkeepPart(clock)
 
-    def now(self, spark: SparkSession) -> bool:
-        """Return whether upkeep is due. `StoreError` if the store can't be reached."""
+    def look(self, spark: SparkSession) -> None:
+        """See whether upkeep is due by now. `StoreError` if the store can't be reached."""
         hours = self._config.maintain.every_hours
         if hours is None or self._clock() < self._next:
-            return False
+            return
         with explained(self._config):
-            began_at = None if self._failed else read_kept(spark, self._config).began_at
-        due = began_at is None or self._clock() >= began_at.timestamp() + 3600 * hours
-        self._next = 3600 * hours + (self._clock() if due or began_at is None else began_at.timestamp())
-        self._failed = False
-        return due
+            began_at = read_kept(spark, self._config).began_at
+        now = self._clock()
+        due = began_at is None or now >= began_at.timestamp() + 3600 * hours
+        self._next = 3600 * hours + (now if due or began_at is None else began_at.timestamp())
+        if due:
+            self.lake.due_at = self.more.due_at = now
+
+
+class UpkeepPart:
+    """A part of upkeep; one that failed is due again in a while, alone, whatever is recorded of upkeep."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.due_at = math.inf
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is to be run now."""
+        return self._clock() >= self.due_at
 
     @contextmanager
     def again_if_it_fails(self) -> Iterator[None]:
-        """Have upkeep due again in a while if the block, which runs it, raises an error: it did not end."""
+        """Have it due again in a while if the block, which runs it, raises an error: it did not end."""
+        self.due_at = math.inf
         try:
             yield
         except Exception:
-            self._failed, self._next = True, self._clock() + RETRY_SECONDS
+            self.due_at = self._clock() + RETRY_SECONDS
             raise
 
 

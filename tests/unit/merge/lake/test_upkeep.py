@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import PySparkException
@@ -184,17 +187,26 @@ def test_upkeep_is_due_by_its_record_not_by_the_start(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(schedule, "read_kept", read)
     timer = UpkeepTimer(config, lambda: now[0])
-    assert not timer.now(spark), "another process began one an hour ago"
+
+    def due(timer: UpkeepTimer) -> bool:
+        timer.look(spark)
+        assert timer.more.is_due == timer.lake.is_due
+        return timer.lake.is_due
+
+    assert not due(timer), "another process began one an hour ago"
     now[0] += 3599
-    assert not timer.now(spark)
+    assert not due(timer)
     assert len(reads) == 1
     now[0] += 1
-    assert timer.now(spark)
+    assert due(timer)
     began[0] = now[0]
-    assert not timer.now(spark)
-    assert not UpkeepTimer(config, lambda: now[0]).now(spark), "a restart"
+    for part in (timer.lake, timer.more):
+        with part.again_if_it_fails():
+            pass
+    assert not due(timer)
+    assert not due(UpkeepTimer(config, lambda: now[0])), "a restart"
     never = UpkeepTimer(config_of("/landing", "/lake"), lambda: now[0])
-    assert not never.now(spark)
+    assert not due(never)
 
 
 def test_upkeep_that_failed_is_due_again_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,20 +219,54 @@ def test_upkeep_that_failed_is_due_again_in_a_while(monkeypatch: pytest.MonkeyPa
     timer = UpkeepTimer(config, lambda: now[0])
 
     def run(*, fails: bool) -> None:
-        with timer.again_if_it_fails():
+        with timer.lake.again_if_it_fails():
             began.append(datetime.fromtimestamp(now[0], timezone.utc))
             if fails:
                 raise TransientError("the store does not answer")
 
-    assert timer.now(spark)
+    def due() -> bool:
+        timer.look(spark)
+        return timer.lake.is_due
+
+    assert due()
     with pytest.raises(TransientError):
         run(fails=True)
-    assert not timer.now(spark), "merges go on"
+    assert not due(), "merges go on"
     now[0] += schedule.RETRY_SECONDS
-    assert timer.now(spark)
+    assert due()
     run(fails=False)
     now[0] += 23 * 3600
-    assert not timer.now(spark)
+    assert not due()
+    now[0] += 3600
+    assert due()
+
+
+@pytest.mark.parametrize("fails", ["lake", "landing zone"])
+def test_a_part_of_upkeep_that_always_fails_neither_repeats_nor_stops_the_other(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    config = config_of("/landing", "/lake")
+    config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"every_hours": 24.0})})
+    for name in ("merging_sessions", "LandingZone", "FrontierReader", "ContinuousVerification", "merge_in"):
+        monkeypatch.setattr(schedule, name, MagicMock())
+    monkeypatch.setattr(schedule, "read_kept", lambda *_: Kept(None))
+    monkeypatch.setattr(schedule, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(schedule, "wait_exponential", lambda **_: lambda _: 0.0)
+    runs, stop = Counter[str](), threading.Event()
+
+    def run(part: str) -> tuple[()]:
+        runs[part] += 1
+        if runs[part] == 3:
+            stop.set()
+        if part == fails:
+            raise TransientError("the store does not answer")
+        return ()
+
+    monkeypatch.setattr(schedule, "upkeep_in", lambda *_, **__: run("lake"))
+    spark: Any = None
+    schedule.merge_every(spark, config, 0.0, stop=stop, more_upkeep=lambda: run("landing zone"))
+    other = "landing zone" if fails == "lake" else "lake"
+    assert runs == {fails: 3, other: 1}
 
 
 def test_an_outage_while_it_is_asked_whether_upkeep_is_due_is_one_of_the_store(
@@ -236,7 +282,7 @@ def test_an_outage_while_it_is_asked_whether_upkeep_is_due_is_one_of_the_store(
     config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"every_hours": 24.0})})
     monkeypatch.setattr(schedule, "read_kept", read)
     with pytest.raises(TransientError):
-        UpkeepTimer(config).now(spark)
+        UpkeepTimer(config).look(spark)
 
 
 def test_a_statement_that_lost_to_a_merge_waits_with_all_that_follow() -> None:
