@@ -209,6 +209,11 @@ _BEGUN = """SELECT extract(epoch FROM backend_start)::pg_catalog.text
 """When a session began: with its process id, it has no other's."""
 
 
+_ON_SESSION = """SELECT {}(pid) FROM pg_stat_get_activity(%s)
+    WHERE extract(epoch FROM backend_start)::text = %s"""
+"""Signals a session's process, if it is still there; never another one with its number."""
+
+
 def _startup_options() -> str:
     """Build the settings that must apply from the start of a session, since the role's could end it early."""
     formatted = ((name, value.replace(" ", "\\ ")) for name, value in SESSION.items())
@@ -324,6 +329,7 @@ def one_row_unless(
     It runs in a thread: the driver waits without returning to Python, where a signal is handled. Another
     session, which `connect` opens, cancels it: the driver's own cancel stops all of Python until the server
     has answered, which a silent one never does. One that refuses another session does, and needs none for it.
+    Nor does a pooler, which alone knows what process runs the query: its own number may be another's session.
     """
     canceling: Thread | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="query") as thread:
@@ -336,10 +342,14 @@ def one_row_unless(
 
 
 def _cancel(connection: Connection, connect: Callable[[], Connection]) -> None:
+    session: Any = getattr(connection, "session", None)
     with suppress(DeltatideError, psycopg2.Error):
+        if session is None:
+            connection.cancel()
+            return
         try:
-            with closing(connect()) as session:
-                one_row(session, "SELECT pg_cancel_backend(%s)", (connection.info.backend_pid,))
+            with closing(connect()) as another:
+                one_row(another, _ON_SESSION.format("pg_cancel_backend"), session)
         except DeltatideError as error:
             if error.hint == LIMIT_HINT:
                 connection.cancel()
@@ -393,11 +403,8 @@ def idle_sessions(connection: Connection, sessions: Collection[Any]) -> set[Hash
 
 def end_session(connection: Connection, session: Any) -> None:
     """End a session's process, which may hold locks and a snapshot for as long as TCP takes."""
-    query = """
-        SELECT pg_terminate_backend(pid) FROM pg_stat_get_activity(%s)
-        WHERE extract(epoch FROM backend_start)::text = %s"""
     with driver_errors("ending a session of ours"):
-        one_row(connection, query, session)
+        one_row(connection, _ON_SESSION.format("pg_terminate_backend"), session)
 
 
 def close(connection: Connection | None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg2
 import pymysql
@@ -120,6 +121,28 @@ def test_a_query_to_a_silent_postgres_is_lost_though_its_cancel_is_not_answered(
         threading.Timer(LIMIT, lambda: end_all("deltatide silent")).start()
         stopping.set()
         assert ended.wait(2 * LIMIT)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_stop_cancels_our_query_and_not_that_of_a_session_with_a_number_that_a_pooler_made_up(
+    database: Database, pooled: bool
+) -> None:
+    connect = lambda: postgres_connection.connect(database.url, "deltatide silent")  # noqa: E731
+    ours, others, ended = connect(), connect(), threading.Event()
+    if pooled:
+        cursor, cancel = ours.cursor, ours.cancel
+        info = SimpleNamespace(backend_pid=others.info.backend_pid)
+        ours = cast(Any, SimpleNamespace(session=None, info=info, cursor=cursor, cancel=cancel))
+
+    def ask() -> None:
+        postgres_connection.one_row(others, "SELECT pg_sleep(3)")
+        ended.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    with pytest.raises(psycopg2.errors.QueryCanceled):
+        postgres_connection.one_row_unless(lambda: True, ours, "SELECT pg_sleep(9)", connect)
+    assert not ended.is_set()
+    assert ended.wait(10)
 
 
 @pytest.mark.only_mariadb
