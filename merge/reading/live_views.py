@@ -33,7 +33,8 @@ are few, and if the Delta table is small, its overlay is of another form: one ta
 what has landed, and joins them, behind the exchange that sends it what was planned.
 
 No subquery waits for another: a JVM runs 16 of them, for all queries, and queries whose subqueries all wait
-for others would wait forever. (A view in a query's own subquery still has these two in it.)
+for others would wait forever. (A view in a query's own subquery still has these two in it. On Spark 4.2, so
+has an aggregate without GROUP BY that a query has twice, of one view.)
 
 Merges in the middle: before the pins they are in F, after them in ``(after, upto]``. A frame that was
 planned long ago keeps its pins; what it needs may be removed by then, and it fails. Compaction: one task
@@ -345,8 +346,9 @@ class _Builder:
         at = F.col("tables")[str(table)]
         fields = [F.col(name) for name in ("merged_at", "manifest", "epoch", "position")]
         row = F.struct(*fields, at["manifest"].alias("done"), at["id"].alias("id")).alias("row")
-        newest = self.cuts.select(row).orderBy(F.desc("row.merged_at")).limit(ROWS_READ)
-        found = newest.agg(F.sort_array(F.collect_list("row"), asc=False).alias("rows"))
+        newest = self.cuts.select("source", row).orderBy(F.desc("row.merged_at")).limit(ROWS_READ)
+        # Of an aggregate without a group, Spark 4.2 would make a subquery of its own (`Sent.of`).
+        found = newest.groupBy("source").agg(F.sort_array(F.collect_list("row"), asc=False).alias("rows"))
         cut = F.get("rows", F.lit(0))
         same = F.filter(F.slice("rows", 2, ROWS_READ), lambda row: row["id"] == cut["id"])
         last = F.when(cut["id"].isNotNull(), cut["done"])

@@ -28,9 +28,14 @@ class Sent:
 
     @classmethod
     def of(cls, planned: DataFrame) -> Sent:
-        """Gather the rows of one partition."""
-        part = F.struct(_oldest().alias("oldest"), "state")
-        return cls(planned.agg(F.collect_list(part).alias("parts")))
+        """Gather the rows of one partition, in all of which the oldest position is the same.
+
+        They are grouped by it: of two aggregates without a group, Spark 4.2 makes a scalar subquery, which
+        would wait for those that it reads.
+        """
+        part = F.struct("oldest", "state")
+        parts = planned.select(_oldest().alias("oldest"), "state").groupBy("oldest")
+        return cls(parts.agg(F.collect_list(part).alias("parts")).select("parts"))
 
     def states(self, one_row: DataFrame) -> DataFrame:
         """Return the rows again, in the partition of `one_row`."""
