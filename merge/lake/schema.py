@@ -4,7 +4,8 @@ Invariants:
 
 - A column is never dropped and a type never narrowed; a dropped source column stays, null in rows written
   later.
-- A change that can't be made raises `TableError` before anything in the table is changed.
+- A change that can't be made raises `TableError` before anything in the table is changed, but for a widening
+  that Delta refuses: other new columns may be there then.
 - Each commit carries the mark of the merge that it prepares.
 """
 
@@ -63,7 +64,8 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "float": ("double",),
     "date": ("timestamp_ntz",),
 }
-"""What Delta's type widening can do without rewriting files; for decimals see `wider`."""
+"""What Delta's type widening can do without rewriting files, from 4.0 on (`refused_widenings`); for decimals
+see `wider`."""
 
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 """Decimal digits that Delta requires to widen an integer column to a decimal."""
@@ -71,6 +73,9 @@ DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 MAPPING = {"delta.columnMapping.mode": "name"}
 OTHERS_FILES = re.compile("DELTA_CREATE_TABLE_(SCHEME_MISMATCH|WITH_DIFFERENT_)")
+NOT_WIDENED = re.compile(
+    r"DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP.* column (.+) from (\S+) to (\S+?)\.?\s*$", re.M
+)
 SPARK_CATALOG = "spark_catalog"
 HELD_NAME = re.compile(r"`\w+`\.`\w+`\.`\w+`", re.ASCII)
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -117,7 +122,8 @@ def create_or_evolve_target(
     statements = list(comment_sql(target, state, newest, comments, spark.version))
     if not (changes or statements):
         return state
-    commit_layout(spark, mark, changes)
+    with refused_widenings(target):
+        commit_layout(spark, mark, changes)
     _set_comments(spark, target, mark, statements)
     evolved = read_state(spark, target)
     if evolved is None:
@@ -165,6 +171,28 @@ def refused_folders(target: Target) -> Iterator[None]:
             f"{target.folder} holds another Delta table than the one to be created as {target.name}",
             hint=f"remove that folder, if its rows are no longer needed; or change {target.table.section}"
             " or lake.location",
+        ) from error
+
+
+@contextmanager
+def refused_widenings(target: Target) -> Iterator[None]:
+    """Say how a table goes on whose column this release of Delta can't widen: before 4.0, hardly any.
+
+    It is asked, since a platform's Delta may do more than its Spark's version says.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        refused = NOT_WIDENED.search(str(error))
+        if refused is None:
+            raise
+        column, known, wanted = refused.groups()
+        raise TableError(
+            target.table,
+            f"column {column!r} was {known.lower()} and is now {wanted.lower()}; this release of Delta can't"
+            " change that in place",
+            hint="merge it once where Delta is 4.0 or newer (Spark 4), which can; or dump the table again"
+            f" (deltatide dump {target.table}), and when that is done (deltatide dumps), {target.drop_hint}",
         ) from error
 
 
