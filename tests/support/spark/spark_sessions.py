@@ -34,6 +34,8 @@ QUICK_QUERIES = {**INTERPRETED, "spark.sql.sources.parallelPartitionDiscovery.pa
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 """While this is set, pyspark's functions build columns of Spark Connect."""
 
+_others: list[SparkSession] = []
+
 JARS = Path(pyspark.__file__).parent / "jars"
 PORT = "spark.connect.grpc.binding.port"
 
@@ -80,8 +82,14 @@ def connected(url: str) -> Iterator[SparkSession]:
 
 
 def another_session(spark: SparkSession) -> SparkSession:
-    """Return a further session of the same kind, with default settings."""
-    return _connect() if os.environ.get(CONNECT_MODE) else spark.newSession()
+    """Return a further session of the same kind, with default settings.
+
+    It is kept to the end: in Spark 4.0, the finalizer of a Connect session fails the calls of all others that
+    garbage collection interrupts.
+    """
+    other = _connect() if os.environ.get(CONNECT_MODE) else spark.newSession()
+    _others.append(other)
+    return other
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:
