@@ -10,6 +10,7 @@ type, a type's name, the order of the key.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -61,12 +62,15 @@ class TableLayout:
     """The schema a relation's rows land under; None if they can't, with the reason and what to do.
 
     `as_logged`: the catalog has the table with the replica identity that the log has, or rows have no key.
+    `types`: the word for its columns' types in its fingerprint (`types_in`), if it has some that are not
+    built in.
     """
 
     schema: TableSchema | None
     reason: str = ""
     hint: str = ""
     as_logged: bool = True
+    types: str = ""
 
 
 _COLUMNS = """
@@ -85,26 +89,57 @@ def row_security_hint(role: str, table: TableName, owner: bool) -> str:
 def layouts_of(catalog: Catalog, found: Sequence[TableFacts]) -> list[tuple[TableName, TableLayout]]:
     """Return the current layout of each table; as many queries for a thousand tables as for one."""
     columns = catalog.columns(found)
-    return [(t.table, catalog.layout(t.table, columns[t.oid], t)) for t in found]
+    layouts = ((t, catalog.layout(t.table, columns[t.oid], t)) for t in found)
+    return [(t.table, replace(layout, types=catalog.types_word(columns[t.oid]))) for t, layout in layouts]
 
 
 Types = dict[tuple[int, int], tuple[str, str]]
 """Type name and landing type by type oid and modifier."""
+
+FORMER_TYPES = 20
+"""As many former types are kept for each table, the latest."""
+
+
+def types_in(*fingerprints: str) -> Types:
+    """Return the types in fingerprints' words for them, which are JSON in hex."""
+    words = (word for fingerprint in fingerprints for word in fingerprint.split(" ") if word[:1] == "t")
+    found = (each for word in words for each in json.loads(bytes.fromhex(word[1:])))
+    return {(oid, typmod): (name, type_) for oid, typmod, name, type_ in found}
+
+
+def with_former_types(before: str, now: str) -> str:
+    """Return the current fingerprint with the types in the former one added: older log may have them."""
+    known = types_in(now)
+    former = [(type_, named) for type_, named in types_in(before).items() if type_ not in known]
+    if not former:
+        return now
+    words = [word for word in now.split(" ") if word[:1] != "t"]
+    return " ".join([*words, _types_word(known | dict(former[:FORMER_TYPES]))])
+
+
+def _types_word(types: Types) -> str:
+    return "t" + json.dumps([[*type_, *named] for type_, named in types.items()]).encode().hex()
 
 
 class Catalog:
     """Builds layouts over its own connection.
 
     `types` caches type names for as long as the log is unbroken and chunks may wait for it. Log and dumps
-    share it, so after a type is renamed, rows of both still land under one layout.
+    share it, so after a type is renamed, rows of both still land under one layout. `former`: types of former
+    columns, which the database may no longer have.
     """
 
     def __init__(
-        self, connection: Connection, tables: Mapping[TableName, TableConfig], types: Types | None = None
+        self,
+        connection: Connection,
+        tables: Mapping[TableName, TableConfig],
+        types: Types | None = None,
+        former: Mapping[tuple[int, int], tuple[str, str]] | None = None,
     ) -> None:
         self._connection = connection
         self._tables = tables
         self._types = {} if types is None else types
+        self._former = {} if former is None else former
 
     def layout_now(self, table: TableName) -> TableLayout:
         """Return a table's layout as of this connection's transaction; `NotYetError` if it had none then."""
@@ -181,7 +216,14 @@ class Catalog:
         return row is not None and Snapshot.parse(row[0]).shows(xid)
 
     def _column(self, column: LayoutColumn) -> Column:
-        return Column(column.name, *self._types.get((column.type_oid, column.typmod), (UNKNOWN, "string")))
+        type_ = column.type_oid, column.typmod
+        return Column(column.name, *(self._types.get(type_) or self._former.get(type_, (UNKNOWN, "string"))))
+
+    def types_word(self, columns: Iterable[LayoutColumn]) -> str:
+        """Return the word for the types of columns that `columns` returned; empty if all are built in."""
+        types = {(c.type_oid, c.typmod) for c in columns if c.type_oid >= FIRST_USER_OID}
+        found = {type_: self._types[type_] for type_ in sorted(types & self._types.keys())}
+        return _types_word(found) if found else ""
 
     def _resolve_all(self, types: Collection[tuple[int, int]]) -> None:
         """Look up each type's name and landing type; a domain lands as its base type."""

@@ -20,6 +20,8 @@ each is its kind:
 - ``~``: the labels of enums in its columns, ``%``: the attributes of composite types; through domains, arrays
   and ranges. They determine the text of untouched rows. A label includes its xmin: while it was renamed, rows
   in the log had the other text. It follows its enum's oid: once no column uses that, no row has the label.
+- ``t``: names of its columns' types that are not built in, and what they land as, with those that it had
+  (`connector.postgres.catalog.types_in`): older log has types that may be dropped by now.
 - ``x``: the xmins of its columns, which every ALTER that rewrites values writes.
 - ``k``: number and collation of each column of a unique index that has one. Changed: a dump that is running
   has planned its ranges in another order, and leaves out keys between them.
@@ -50,7 +52,7 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.postgres.catalog import Catalog, TableLayout, layouts_of
+from connector.postgres.catalog import Catalog, TableLayout, layouts_of, with_former_types
 from connector.postgres.connection import all_rows, one_snapshot
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import (
@@ -71,9 +73,7 @@ LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
 
 LOCK_SECONDS = 1
-"""Longest wait for any lock: on a new partition, to read its size, or on a catalog that is being rewritten. A
-check that hangs detects nothing while the log is read on.
-"""
+"""Longest wait for a lock, on a new partition or a catalog being rewritten: checks that hang see nothing."""
 
 UNLIKE_ALL, LOGGED, UNIDENTIFIED, FORMER, WITHHELD = ".0", "log", "key", "name", "held"
 """What the log makes of a row type's word (no transaction has the xid 0), and of a table's or partition's
@@ -222,10 +222,10 @@ def _columns(layout: TableLayout) -> frozenset[str]:
 
 
 def _identity(facts: TableFacts, layout: TableLayout) -> str:
-    """Return the word for what identifies rows; the layout must have a schema."""
+    """Return the words for what identifies rows, and for types; the layout must have a schema."""
     assert layout.schema is not None
     indexes = facts.identifying(layout.schema.key)
-    return "u" + ",".join(sorted(trace for index in indexes for trace in index.traces))
+    return f"u{','.join(sorted(t for index in indexes for t in index.traces))} {layout.types}".rstrip()
 
 
 def _fingerprints(
@@ -318,7 +318,7 @@ def unlogged(before: str, now: str) -> UnloggedChange | None:
 
 
 def remember(before: str | None, now: str) -> str:
-    """Return the current fingerprint with the names of dropped columns added.
+    """Return the current fingerprint with the names of dropped columns, and former types, added.
 
     A full dump leaves null in a dropped column, so one that came and went unseen counts until the next dump.
     """
@@ -329,7 +329,7 @@ def remember(before: str | None, now: str) -> str:
     if unlogged(before, now) is not None:
         gone -= {"?"}
     words = [word for word in now.split(" ") if not word.startswith("!")]
-    return " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])])
+    return with_former_types(before, " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])]))
 
 
 class Words(NamedTuple):

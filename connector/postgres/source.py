@@ -27,7 +27,7 @@ from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.logged_table import ColumnLook
 from connector.position import format_lsn
 from connector.postgres import catalog_fingerprint, log_identity, publication, slot
-from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of
+from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of, types_in
 from connector.postgres.catalog_fingerprint import LOCK_SECONDS, take_snapshot
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot
@@ -94,9 +94,8 @@ class PostgresSource:
         self._proof: Process | None = None
         self._proof_before: Process | None = None
         self._timeline: str | None = None
-        self._types: Types = {}
-        self._failures = _Failures(0, 0.0)
-        self._readers: set[int] = set()
+        self._types, self._former_types = Types(), Types()
+        self._failures, self._readers = _Failures(0, 0.0), set[int]()
 
     def ensure_logging(self) -> None:
         """Do nothing: the server always logs, and does not start with too little logging for its slots."""
@@ -169,6 +168,7 @@ class PostgresSource:
 
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Check the publication's tables and partitions, in a session of its own."""
+        self._former_types |= types_in(*(known or {}).values())
         with self._checking, driver_errors("reading the catalog"):
             connection = self._watching.get(self._timeline)
             locked = self._still_locked(connection)
@@ -314,7 +314,7 @@ class PostgresSource:
         unbroken = self._proof is not None and self._proof == self._proof_before
         if not unbroken:
             self._types = {}  # oids may name other types after a restore or a crash
-        catalog = Catalog(side, self._tables, self._types)
+        catalog = Catalog(side, self._tables, self._types, self._former_types)
         try:
             reader = PostgresLogReader(
                 LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found)),

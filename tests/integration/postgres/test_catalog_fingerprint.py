@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from decimal import Decimal
 from functools import partial
 from threading import Thread, Timer
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 
 from connector.errors import TransientError
 from connector.findings import unfit_tables
+from connector.landing.event_batch import EventBatch
 from connector.postgres import catalog_fingerprint, publication
 from connector.schema import COMMENT_CHARACTERS, TableComments, TableName
 from connector.source import UnloggedChange
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.source.postgres_source import source_of
+from tests.support.source.reading import opened, read_rows
 from tests.support.waiting import wait_until
 
 PARTITIONED = """
@@ -453,3 +456,28 @@ def test_a_partition_whose_rows_are_published_as_those_of_its_root_is_unfit(
     source.prepare()
     assert source.check_catalog().unfit == {}
     source.close()
+
+
+def test_log_of_a_type_that_was_dropped_since_is_decoded_as_before(database: Database) -> None:
+    """As text, it stopped the table's merges: another agent than the one that reads it had seen the type."""
+    database.execute("""
+        CREATE DOMAIN price AS numeric(9,2); CREATE DOMAIN part AS bigint; CREATE TYPE tone AS ENUM ('low');
+        CREATE TABLE t (id part PRIMARY KEY, p price, t tone)""")
+    source = source_of(database)
+    source.prepare()
+    begun = source.begin_log(fresh=False)
+    known = source.check_catalog().tables[TABLE]
+    source.close()
+    database.execute("INSERT INTO t VALUES (1, 1.5, 'low')")
+    database.execute("ALTER TABLE t ALTER id TYPE bigint, ALTER p TYPE numeric(9,2), ALTER t TYPE text")
+    database.execute("DROP DOMAIN price; DROP DOMAIN part; DROP TYPE tone")
+    for _ in range(2):  # the second agent's manifest knows what the first one's did
+        source = source_of(database)
+        known = source.remember(known, source.check_catalog({TABLE: known}).tables[TABLE])
+        with opened(source, begun) as log:
+            (batch,) = read_rows(log, 1).decode()
+        assert isinstance(batch, EventBatch)
+        assert [(c.source_type, c.type) for c in batch.schema.columns] == [
+            ("public.part", "bigint"), ("public.price", "decimal(9,2)"), ("public.tone", "string"),
+        ]  # fmt: skip
+        assert [row["p"] for row in batch.table.to_pylist()] == [Decimal("1.50")]
