@@ -140,6 +140,7 @@ class Catalog:
         self._tables = tables
         self._types = {} if types is None else types
         self._former = {} if former is None else former
+        self._cut_down: set[tuple[int, int]] = set()
 
     def layout_now(self, table: TableName) -> TableLayout:
         """Return a table's layout as of this connection's transaction; `NotYetError` if it had none then."""
@@ -187,6 +188,8 @@ class Catalog:
         if isinstance(key, TableLayout):
             return key
         self._resolve_all({(c.type_oid, c.typmod) for c in columns})
+        if cut_down := [c for c in columns if c.name in key and (c.type_oid, c.typmod) in self._cut_down]:
+            return _ambiguous(table, self._column(cut_down[0]))
         return TableLayout(TableSchema(table, tuple(map(self._column, columns)), key, before_images))
 
     def _choose_key(
@@ -237,8 +240,9 @@ class Catalog:
         if unknown:
             given = {"oids": [oid for oid, _ in unknown], "typmods": [typmod for _, typmod in unknown]}
             bases = {(oid, typmod): row for oid, typmod, *row in all_rows(self._connection, _TYPES, given)}
-            for type_, (formatted, *base) in bases.items():
+            for type_, (formatted, *base, cut_down) in bases.items():
                 self._types[type_] = formatted, landing_type(*base)
+                self._cut_down |= {type_} if cut_down else set()
 
 
 _TYPES = """
@@ -250,8 +254,34 @@ _TYPES = """
                b.typtype
         FROM domain d JOIN pg_type t ON t.oid = d.base JOIN pg_type b ON b.oid = t.typbasetype
         WHERE d.kind = 'd')
-    SELECT oid::bigint, typmod, format_type(oid, typmod), base::bigint, base_typmod
+    SELECT oid::bigint, typmod, format_type(oid, typmod), base::bigint, base_typmod,
+        base >= 16384 AND EXISTS (
+            WITH RECURSIVE used(oid) AS (
+                SELECT base
+                UNION
+                SELECT i.oid FROM used u JOIN pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
+                    SELECT t.typbasetype
+                    UNION ALL SELECT t.typelem
+                    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+                    UNION ALL SELECT a.atttypid FROM pg_attribute a
+                        WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0
+                          AND NOT a.attisdropped
+                ) i(oid) WHERE i.oid >= 16384)
+            SELECT FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
+            JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND a.attisdropped)
     FROM domain WHERE kind <> 'd'"""
+"""With whether a composite type, or one within, has lost an attribute."""
+
+
+def _ambiguous(table: TableName, column: Column) -> TableLayout:
+    """Refuse a key whose type has lost an attribute: no index is checked then, so rows may share a key."""
+    what = f"the type {column.source_type} of its key column {column.name} has lost an attribute"
+    fix = f"ALTER TABLE {qualified(table)} ALTER {quote(column.name)} TYPE ... USING ..."
+    return TableLayout(
+        None,
+        f"{what}, so several rows may have one key",
+        f"create the type anew as it is now, then {fix}, which fails if there are any",
+    )
 
 
 def _unlogged(facts: TableFacts) -> TableLayout | None:

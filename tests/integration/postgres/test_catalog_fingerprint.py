@@ -481,3 +481,20 @@ def test_log_of_a_type_that_was_dropped_since_is_decoded_as_before(database: Dat
             ("public.part", "bigint"), ("public.price", "decimal(9,2)"), ("public.tone", "string"),
         ]  # fmt: skip
         assert [row["p"] for row in batch.table.to_pylist()] == [Decimal("1.50")]
+
+
+def test_a_table_is_unfit_once_the_type_of_its_key_loses_an_attribute(database: Database) -> None:
+    """Its rows share a key then, of which the lake can have one: cuts were called exact."""
+    database.execute("""
+        CREATE TYPE pair AS (a int, b int); CREATE TABLE t (p pair PRIMARY KEY);
+        INSERT INTO t VALUES ((1, 1)), ((1, 2))""")
+    source = source_of(database)
+    source.prepare()
+    assert set(source.check_catalog().tables) == {TABLE}
+    database.execute("ALTER TYPE pair ADD ATTRIBUTE c int")
+    assert set(source.check_catalog().tables) == {TABLE}
+    database.execute("ALTER TYPE pair DROP ATTRIBUTE b")
+    seen = source.check_catalog()
+    source.close()
+    assert not seen.tables
+    assert "has lost an attribute" in seen.unfit[TABLE].reason

@@ -219,6 +219,10 @@ KEYS = """
     ALTER TABLE late_full REPLICA IDENTITY FULL;
     CREATE TABLE chosen (id int NOT NULL UNIQUE DEFERRABLE); ALTER TABLE chosen REPLICA IDENTITY FULL;
     CREATE TABLE ours (id int PRIMARY KEY, "_Cdc" int);
+    CREATE TYPE pair AS (a int, b int); CREATE DOMAIN pairs AS pair[];
+    CREATE TABLE paired (id int, p pairs, PRIMARY KEY (id, p));
+    CREATE TABLE unkeyed (id int PRIMARY KEY, p pair);
+    ALTER TYPE pair DROP ATTRIBUTE b;
     CREATE TABLE merged (id int PRIMARY KEY, "_cdc.holds" int);
     CREATE TABLE twice (id int PRIMARY KEY, a int, "A" int);
     CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
@@ -235,6 +239,8 @@ KEYS = """
     ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
 FIXED = """
+    CREATE TYPE single AS (a int);
+    ALTER TABLE paired ALTER p TYPE single[] USING ARRAY[ROW((p[1]).a)::single];
     ALTER TABLE ours RENAME "_Cdc" TO cdc; ALTER TABLE merged RENAME "_cdc.holds" TO holds;
     ALTER TABLE twice RENAME "A" TO b;
     CREATE UNIQUE INDEX unfolded ON folded (tenant, email);
@@ -255,13 +261,15 @@ def test_check_and_the_running_agent_find_the_same_tables_unfit_and_the_sql_give
     source.close()
     assert set(seen.unfit) == {
         TableName("public", n)
-        for n in "late late_full chosen ours merged twice parts whole folded by_index r".split()
+        for n in "late late_full chosen ours merged paired twice parts whole folded by_index r".split()
     }
-    assert not seen.tables
+    assert set(seen.tables) == {TableName("public", "unkeyed")}
     for table, unfit in seen.unfit.items():
         finding = only(found, f"table {table}:")
         assert (finding.detail, finding.fix) == (unfit.reason, unfit.hint)
-        if "rename" not in unfit.hint and "generated" not in unfit.hint and "DETACH" not in unfit.hint:
+        if "anew" in unfit.hint:
+            assert "the type pairs of its key column p" in unfit.reason.replace("public.", "")
+        elif "rename" not in unfit.hint and "generated" not in unfit.hint and "DETACH" not in unfit.hint:
             database.execute(unfit.hint)
     database.execute(FIXED)
     tables["public.folded"] = ["tenant", "email"]
