@@ -3,7 +3,8 @@
 Conditions on the target alone, all implied by the equality of keys, so they never change the result. Which of
 them apply depends on the key's types, not on its values: only keys whose types have literals are fetched.
 
-- Few keys are *listed*: Delta skips files and Parquet skips pages that can't hold any of them.
+- Few keys are *listed*: Delta skips files that can't hold any of them. Parquet skips pages, but not in the
+  pass that finds the rows: Delta numbers these before they are filtered, so all keys are read.
 - Of many keys there are *ranges*, by which Delta skips files and Parquet skips row groups: one per column,
   split at the widest gaps of the first one, since one old key among recent ones must not open every file.
 - Many keys also make a *key filter*: the hash of each sets one bit of an array. A row of the target whose bit
