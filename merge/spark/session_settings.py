@@ -186,16 +186,18 @@ def plain_settings(spark: SparkSession) -> Iterator[None]:
 def judging_settings(spark: SparkSession) -> Iterator[dict[str, str | None]]:
     """Apply `JUDGING`, and Spark's own meaning of expressions, while a condition is analyzed.
 
-    Yield the session's own values of what that changes, and of what `plain_settings` has changed.
+    Yield the session's own values of what that changes, and of what `plain_settings` has changed. Over Spark
+    Connect, what is unset counts as the server's default: Spark 4 has ANSI rules by default.
     """
     wanted = {**unset_meanings(spark), **JUDGING}
-    found = {name: get_setting(spark, name) for name in wanted}
-    if found == wanted:
+    if {name: get_setting(spark, name) for name in wanted} == wanted:
         yield dict(_replaced.get())  # none in the merge's own sessions
         return
-    with _plain_lock, applied_settings(spark, wanted):
-        changed = {name: value for name, value in found.items() if get_setting(spark, name) != value}
-        yield {**_replaced.get(), **changed}
+    with _plain_lock:
+        found = {name: _effective(spark, name) for name in wanted}
+        with applied_settings(spark, wanted):
+            changed = {name: value for name, value in found.items() if _effective(spark, name) != value}
+            yield {**_replaced.get(), **changed}
 
 
 def same_meaning(otherwise: Iterable[str]) -> str:
@@ -251,6 +253,17 @@ def get_setting(spark: SparkSession, name: str) -> str | None:
     """Return a setting; None if it is unset or the platform does not know it."""
     try:
         return spark.conf.get(name, None)
+    except PySparkException:
+        return None
+
+
+def _effective(spark: SparkSession, name: str) -> str | None:
+    """Return a setting, over Spark Connect the server's default if it is unset; None if there is none."""
+    own = get_setting(spark, name)
+    if own is not None or not analyzes_late(spark):
+        return own
+    try:
+        return spark.conf.get(name)
     except PySparkException:
         return None
 
