@@ -78,18 +78,21 @@ def connected(url: str) -> Iterator[SparkSession]:
         patched.setenv(CONNECT_MODE, "1")
         session = _connect()
         yield session
+        while _others:  # while the server is there: later, each waits for it for minutes
+            _others.pop().stop()
         session.stop()
 
 
 def another_session(spark: SparkSession) -> SparkSession:
     """Return a further session of the same kind, with default settings.
 
-    It is kept to the end: in Spark 4.0, the finalizer of a Connect session fails the calls of all others that
+    One of Spark Connect is kept to the end: in Spark 4.0, its finalizer fails the calls of all others that
     garbage collection interrupts.
     """
-    other = _connect() if os.environ.get(CONNECT_MODE) else spark.newSession()
-    _others.append(other)
-    return other
+    if not os.environ.get(CONNECT_MODE):
+        return spark.newSession()
+    _others.append(_connect())
+    return _others[-1]
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:
