@@ -91,8 +91,9 @@ def another_session(spark: SparkSession) -> SparkSession:
     """
     if not os.environ.get(CONNECT_MODE):
         return spark.newSession()
-    _others.append(_connect())
-    return _others[-1]
+    other = _connect()
+    _others.append(other)
+    return other
 
 
 def to_arrow(frame: DataFrame) -> pa.Table:
