@@ -53,6 +53,9 @@ _WRITTEN = {
 }
 """Settings by which a text is read in another way, if it has these characters."""
 
+_OF_TYPES = "spark.sql.timestampType"
+"""Of the settings that are `LITERAL`, the one by which expressions make instants, or times without a zone."""
+
 _MADE = re.compile(r"^[:+ -]*Project \[.*\brand\(.*", re.MULTILINE)
 """The projection that makes the columns; a condition with such a function is refused."""
 
@@ -80,7 +83,7 @@ def why_otherwise(
     `otherwise`: what it has set otherwise (`judging_settings`). Most of it counts when a frame is analyzed,
     which is now, but over Spark Connect whenever the frame is used.
     """
-    meanings = [name for name in otherwise if name not in LITERAL]
+    meanings = [name for name in otherwise if name not in LITERAL or name == _OF_TYPES]
     read = (name for name, written in _WRITTEN.items() if name in otherwise and written in condition)
     if (otherwise.get(PARSER) or "").upper() == FORMER and uses_patterns(spark, condition, columns):
         name, what = PARSER, "a where with a pattern of times"

@@ -217,6 +217,33 @@ def test_a_text_in_a_condition_is_the_same_one_whatever_the_callers_session_is_s
             spark.conf.unset(setting)
 
 
+def test_an_instant_that_a_condition_makes_is_one_whatever_timestamps_are_in_the_callers_session(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without a zone, 23:30-05:00 would be before midnight."""
+    where = "to_timestamp(at, 'yyyy-MM-dd HH:mmXXX') >= DATE'2026-01-02'"
+    zone = Zone(spark, tmp_path, public__orders={"where": where})
+    typed = schema_of(T, id="int", at="string")
+    zone.landed.table(typed)
+    rows = [{"id": 1, "at": "2026-01-01 23:30-05:00"}, {"id": 2, "at": "2026-01-02 01:30+05:00"}]
+    events = [Event("insert", 5, 2 * n, row) for n, row in enumerate(rows)]
+    zone.landed.commit(10, [zone.landed.log(typed, events)])
+    settings = {"spark.sql.ansi.enabled": "true", "spark.sql.timestampType": "TIMESTAMP_NTZ"}
+    for setting, value in settings.items():
+        spark.conf.set(setting, value)
+    try:
+        if analyzes_late(spark):
+            with pytest.raises(TableError, match=r"timestampType is TIMESTAMP_NTZ in this") as refused:
+                live(spark, zone.config, T)
+            exec(refused.value.hint or "", {"spark": spark})
+        shown = [(row["id"],) for row in live(spark, zone.config, T).collect()]
+        assert zone.merge().exact
+        assert shown == zone.rows("id") == [(1,)]
+    finally:
+        for setting in settings:
+            spark.conf.unset(setting)
+
+
 def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
