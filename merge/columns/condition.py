@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from connector.landing.format import CDC
 from merge.reading.query_plans import analyzed_and_optimized
-from merge.spark.session_settings import FORMER, LITERAL, PARSER, analyzes_late, unfolded_settings
+from merge.spark.session_settings import FORMER, JSON, LITERAL, PARSER, analyzes_late, unfolded_settings
 from merge.sql_formatting import quoted
 from merge.views.determinism import (
     DEPENDS_ON_TIME,
@@ -40,6 +40,9 @@ _BY_PATTERN = re.compile(
     re.IGNORECASE,
 )
 """What Spark's former parser, a session's choice, reads or writes in another way."""
+
+_OF_JSON = re.compile(r"\b(?:from|to|schema_of)_json\(", re.IGNORECASE)
+"""What settings of `JSON` decide: what an unreadable part takes along, and whether nulls are written."""
 
 _NULL_OR_NOT = re.compile(r"\bis(?:not)?null\(\w+#\d+L?\)")
 _COMPUTES = re.compile(r"\w\(| (?:[-+*/%|&^]|div) |-\w+#")
@@ -72,7 +75,13 @@ def why_unstable(spark: SparkSession, condition: str, columns: Mapping[str, str]
 
 def uses_patterns(spark: SparkSession, condition: str, columns: Mapping[str, str]) -> bool:
     """Return whether a condition reads texts as times, or writes them, by a pattern."""
-    return any(_BY_PATTERN.search(plan) for plan in _plans(spark, condition, columns)[:2])
+    return _calls(_BY_PATTERN, spark, condition, columns)
+
+
+def _calls(
+    functions: re.Pattern[str], spark: SparkSession, condition: str, columns: Mapping[str, str]
+) -> bool:
+    return any(functions.search(plan) for plan in _plans(spark, condition, columns)[:2])
 
 
 def why_otherwise(
@@ -83,10 +92,14 @@ def why_otherwise(
     `otherwise`: what it has set otherwise (`judging_settings`). Most of it counts when a frame is analyzed,
     which is now, but over Spark Connect whenever the frame is used.
     """
-    meanings = [name for name in otherwise if name not in LITERAL or name == _OF_TYPES]
+    of_types = [name for name in (_OF_TYPES,) if otherwise.get(name) is not None]  # unset, it is a merge's
+    meanings = [*of_types, *(name for name in otherwise if name not in LITERAL)]
+    of_json = (name for name in otherwise if name.startswith(JSON))
     read = (name for name, written in _WRITTEN.items() if name in otherwise and written in condition)
     if (otherwise.get(PARSER) or "").upper() == FORMER and uses_patterns(spark, condition, columns):
         name, what = PARSER, "a where with a pattern of times"
+    elif (name := next(of_json, "")) and _calls(_OF_JSON, spark, condition, columns):
+        what = "a where that reads or writes JSON"
     elif not analyzes_late(spark):
         return None
     elif name := next(read, ""):

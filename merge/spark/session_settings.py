@@ -115,16 +115,20 @@ CROSSED = {"spark.sql.crossJoin.enabled": "true"}
 """Have Spark optimize a join whose condition is of one side alone, though a session refuses such queries."""
 
 PARSER = "spark.sql.legacy.timeParserPolicy"
-"""Unlike other settings, it counts when an expression is evaluated, not when it is analyzed."""
+"""Unlike most settings, it counts when an expression is evaluated, not when it is analyzed."""
 
 FORMER = "LEGACY"
 """The value of `PARSER` by which patterns are read leniently, and some otherwise."""
+
+JSON = ("spark.sql.json.", "spark.sql.jsonGenerator.")
+"""Beginnings of the names of settings by which JSON is read and written. They, too, count at evaluation."""
 
 MEANING = (
     "spark.sql.legacy.",
     "spark.sql.ansi.",
     "spark.sql.function.",
     "spark.sql.decimalOperations.",
+    *JSON,
     "spark.sql.mapKeyDedupPolicy",
     "spark.sql.storeAssignmentPolicy",
 )
