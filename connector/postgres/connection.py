@@ -112,6 +112,9 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
 _UNREACHABLE = (
     r"could not translate host name|[Cc]onnection refused|timeout expired|timed out|No route to host"
     r"|could not connect|No such file or directory|Network is unreachable"
+    # A proxy or a tunnel takes the connection and closes it, since there is no server behind it.
+    r"|server closed the connection|[Cc]onnection reset by peer|Broken pipe|SSL SYSCALL error|unexpected eof"
+    r"|SSL connection has been closed|received invalid response|expected authentication request"
 )
 _TOO_MANY = r"too many (clients|connections)|connection slots are reserved|max_wal_senders"
 

@@ -68,7 +68,13 @@ def test_a_silent_mysql_is_lost_and_its_handshake_is_not_awaited_for_ever(mariad
             mysql_connection.connect(url, "test")
 
 
-def assert_only_silence_ends_a_query(proxy: LossyProxy, probe: Probe, sleep: Callable[[float], Any]) -> None:
+refusing = pytest.mark.parametrize("refuses", [False, True], ids=["silent to all", "closing new ones"])
+"""As balancers do that know that the server is gone, but keep the connections to it."""
+
+
+def assert_only_silence_ends_a_query(
+    proxy: LossyProxy, probe: Probe, sleep: Callable[[float], Any], *, refuses: bool
+) -> None:
     """Check that a query that takes long goes on while the server answers others, and ends once it is silent.
 
     As of a dump, before its first row comes, and of a check of the catalog.
@@ -84,7 +90,7 @@ def assert_only_silence_ends_a_query(proxy: LossyProxy, probe: Probe, sleep: Cal
         sleep(3 * LIMIT)
         assert not listener.silent
         threading.Thread(target=ask_for_long, daemon=True).start()
-        proxy.fall_silent()
+        proxy.fall_silent(refuses=refuses)
         wait_until(ended.is_set, "it ends", seconds=20)
         assert listener.silent
         proxy.pass_on()
@@ -92,7 +98,10 @@ def assert_only_silence_ends_a_query(proxy: LossyProxy, probe: Probe, sleep: Cal
     assert listener.failure is None
 
 
-def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(database: Database) -> None:
+@refusing
+def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(
+    database: Database, refuses: bool
+) -> None:
     with LossyProxy(database.port) as proxy:
         url = database.url.replace(f":{database.port}/", f":{proxy.port}/")
         connection = postgres_connection.connect(url, "deltatide silent")
@@ -100,6 +109,7 @@ def test_a_query_to_a_silent_postgres_ends_however_long_it_may_take(database: Da
             proxy,
             postgres_connection.probe(url, "deltatide silent"),
             lambda seconds: postgres_connection.one_row(connection, f"SELECT pg_sleep({seconds})"),
+            refuses=refuses,
         )
 
 
@@ -147,7 +157,10 @@ def test_a_stop_cancels_our_query_and_not_that_of_a_session_with_a_number_that_a
 
 @pytest.mark.only_mariadb
 @pytest.mark.only_mysql
-def test_a_query_to_a_silent_mysql_ends_however_long_it_may_take(mariadb: MysqlDatabase) -> None:
+@refusing
+def test_a_query_to_a_silent_mysql_ends_however_long_it_may_take(
+    mariadb: MysqlDatabase, refuses: bool
+) -> None:
     with LossyProxy(mariadb.port) as proxy:
         url = mariadb.url.replace(f":{mariadb.port}/", f":{proxy.port}/")
         connection = mysql_connection.connect(url, "deltatide silent")
@@ -155,4 +168,5 @@ def test_a_query_to_a_silent_mysql_ends_however_long_it_may_take(mariadb: MysqlD
             proxy,
             mysql_server.probe(url, "deltatide silent"),
             lambda seconds: mysql_connection.row(connection, f"SELECT SLEEP({seconds})"),
+            refuses=refuses,
         )

@@ -21,6 +21,7 @@ class LossyProxy:
         self._lost: set[int] = set()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._refuses = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
 
@@ -36,12 +37,14 @@ class LossyProxy:
         self._flowing.set()
         self.cut(1.0)
 
-    def fall_silent(self) -> None:
-        """Pass nothing on from now on, on all connections; each stays open."""
+    def fall_silent(self, *, refuses: bool = False) -> None:
+        """Pass nothing on from now on, on all connections; each stays open. `refuses`: new ones are closed."""
+        self._refuses = refuses
         self._flowing.clear()
 
     def pass_on(self) -> None:
         """End the silence."""
+        self._refuses = False
         self._flowing.set()
 
     def lose(self, *ports: int) -> None:
@@ -73,6 +76,9 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self._refuses:
+                client.close()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
