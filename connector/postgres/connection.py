@@ -208,12 +208,18 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
 
 
 _BEGUN = """SELECT extract(epoch FROM backend_start)::pg_catalog.text
-    FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())"""
-"""When a session began: with its process id, it has no other's."""
+    FROM (SELECT pg_catalog.set_config('role', 'none', true)) AS own (role),
+    pg_catalog.pg_stat_get_activity(coalesce(pg_catalog.pg_backend_pid(), own.role::pg_catalog.int4))"""
+"""When a session began: with its process id, it has no other's. See `_SESSIONS`."""
 
+_SESSIONS = """(SELECT set_config('role', 'none', true)) AS own (role),
+    pg_stat_get_activity(nullif(own.role, 'none')::int)"""
+"""All sessions, as the role that has logged in: one that acts as another (SET ROLE, also as a setting of the
+role or the url) may neither see the states of its own sessions nor end them. After the query it does again.
+"""
 
-_ON_SESSION = """SELECT {}(pid) FROM pg_stat_get_activity(%s)
-    WHERE extract(epoch FROM backend_start)::text = %s"""
+_ON_SESSION = f"""SELECT {{}}(pid) FROM {_SESSIONS}
+    WHERE pid = %s AND extract(epoch FROM backend_start)::text = %s"""
 """Signals a session's process, if it is still there; never another one with its number."""
 
 
@@ -384,13 +390,11 @@ def ask(connection: Connection) -> None:
         one_row(connection, "SELECT 1")
 
 
-_AT_WORK = """
-    SELECT pid, extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(NULL)
+_AT_WORK = f"""
+    SELECT pid, extract(epoch FROM backend_start)::text FROM {_SESSIONS}
     WHERE pid = ANY (%s) AND coalesce(lower(wait_event), '') NOT IN (
         'clientread', 'clientwrite', 'walsendermain', 'walsenderwaitforwal', 'walsenderwritedata')"""
-"""Sessions whose processes don't wait for their clients, as one that has sent all log does, too. A process
-whose state the role may not see is among them.
-"""
+"""Sessions whose processes don't wait for their clients, as one that has sent all log does, too."""
 
 
 def idle_sessions(connection: Connection, sessions: Collection[Any]) -> set[Hashable]:

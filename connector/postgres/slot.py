@@ -150,11 +150,15 @@ def wait_until_released(connection: Connection, name: str, ours: Collection[int]
 
 
 def end_readers(connection: Connection, name: str) -> None:
-    """End our role's server processes that read the slot or a copy of it; they may take a moment to end."""
+    """End our role's server processes that read the slot or a copy of it; they may take a moment to end.
+
+    Our role is the one that has logged in, though it may act as another.
+    """
     one_row(
         connection,
-        "SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots"
-        " JOIN pg_stat_activity ON pid = active_pid AND pid <> pg_backend_pid() AND usename = current_user"
+        "SELECT count(pg_terminate_backend(active_pid))"
+        " FROM (SELECT set_config('role', 'none', true)) AS own, pg_replication_slots"
+        " JOIN pg_stat_activity ON pid = active_pid AND pid <> pg_backend_pid() AND usename = session_user"
         " WHERE slot_name = %s OR temporary AND slot_name ~ %s",
         (name, copies(name)),
     )

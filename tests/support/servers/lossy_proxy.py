@@ -38,7 +38,7 @@ class LossyProxy:
         self.cut(1.0)
 
     def fall_silent(self, *, refuses: bool = False) -> None:
-        """Pass nothing on from now on, on all connections; each stays open. `refuses`: new ones are closed."""
+        """Pass nothing on from now on; all connections stay open. `refuses`: new ones are closed."""
         self._refuses = refuses
         self._flowing.clear()
 
@@ -50,6 +50,12 @@ class LossyProxy:
     def lose(self, *ports: int) -> None:
         """Pass nothing on any more for the clients at these ports, not even that either side has ended."""
         self._lost |= {*ports}
+
+    def client_of(self, port: int) -> int:
+        """Return the client's port of the connection that the server sees from this one."""
+        with self._lock:
+            pairs = [pair for pair in self._pairs if pair[1].getsockname()[1] == port]
+        return int(pairs[0][0].getpeername()[1])
 
     def cut(self, share: float = 0.5) -> None:
         """Reset this share of the connections now."""

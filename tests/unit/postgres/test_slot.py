@@ -16,10 +16,10 @@ from connector.postgres.slot import check_standbys, create_slot
 class _WaitingSession:
     """A session whose slot waits for somebody's transaction until another session cancels it."""
 
-    backend_pid = 7
+    session = (7, "1.5")
 
     def __init__(self, canceled: threading.Event) -> None:
-        self._canceled, self.info = canceled, self
+        self._canceled = canceled
 
     def cursor(self) -> contextlib.AbstractContextManager[_WaitingSession]:
         return contextlib.nullcontext(self)
@@ -27,7 +27,7 @@ class _WaitingSession:
     def execute(self, query: str, parameters: object = None) -> None:
         if "pg_create_logical_replication_slot" in query and self._canceled.wait(10):
             raise psycopg2.errors.QueryCanceled("canceling statement due to user request")
-        if "pg_cancel_backend" in query and parameters == (self.backend_pid,):
+        if "pg_cancel_backend" in query and parameters == self.session:
             self._canceled.set()
 
     def fetchone(self) -> tuple[object]:
