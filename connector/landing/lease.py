@@ -39,6 +39,9 @@ from connector.store.protocol import Store
 STANDBY_POLL_SECONDS = 0.5
 """The longest a standby waits between checks of the lease; a handover takes about this long."""
 
+RETRY_SECONDS = 0.1
+"""The pause before a read that failed is repeated."""
+
 
 class AgentFigures(BaseModel):
     """An agent's figures as of `at`, in seconds since 1970; None: unknown, as before the first renewal.
@@ -259,7 +262,7 @@ class _Watch:
         end = self.clock() + holder.seconds
         while (left := end - self.clock()) > 0:
             self.sleep(min(left, max(holder.seconds / 10, 0.05), 1.0))
-            current = _read(self.store)
+            current = self._look()
             if current is None or current[0].released:
                 return current
             if current[1] != version:
@@ -272,12 +275,20 @@ class _Watch:
         seen = self.clock()
         while self.clock() - seen < found[0].seconds:
             self.sleep(min(max(found[0].seconds / 10, 0.05), STANDBY_POLL_SECONDS))
-            current = _read(self.store)
+            current = self._look()
             if current is None or _is_free(current[0]):
                 return current
             if current[1] != found[1]:
                 found, seen = current, self.clock()
         return found
+
+    def _look(self) -> tuple[Holder, str] | None:
+        """Read the lease. One failure is none: it would have the lease watched from the beginning, again."""
+        try:
+            return _read(self.store)
+        except TransientError:
+            self.sleep(RETRY_SECONDS)
+            return _read(self.store)
 
     def _say(self, what: str) -> None:
         if self.on_wait is not None:

@@ -212,6 +212,26 @@ def test_a_standby_watches_as_long_as_the_lease_is_renewed(store: MemoryStore, m
     assert reported == ["standing by: process 77 on db-2 holds the lease"]
 
 
+@pytest.mark.parametrize("standby", [True, False])
+def test_a_store_that_fails_once_in_a_while_delays_no_takeover(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, standby: bool
+) -> None:
+    """The lease is not watched from the beginning again, for ever."""
+    held_elsewhere(store)
+    clock, reads, read = SleepingClock(), list[str](), store.read_versioned
+
+    def read_unless_it_fails(name: str) -> tuple[bytes, str] | None:
+        reads.append(name)
+        if not len(reads) % 5:
+            raise TransientError("slow down")
+        return read(name)
+
+    monkeypatch.setattr(store, "read_versioned", read_unless_it_fails)
+    lease = Lease.acquire(store, 15, standby=standby, sleep=clock.sleep, clock=clock)
+    assert 10 <= clock.now < 11.5
+    assert lease.expired
+
+
 def test_a_standby_takes_a_released_lease_within_a_second(store: MemoryStore) -> None:
     held_elsewhere(store)
     clock = SleepingClock()

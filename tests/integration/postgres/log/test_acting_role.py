@@ -6,6 +6,7 @@ The role that it acts as need not be one of these.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def _fails(connection: psycopg2.extensions.connection, query: str) -> None:
 
 
 def test_a_stop_cancels_what_it_waits_for(url: str) -> None:
-    connect = lambda: postgres.connect(url, NAME)  # noqa: E731
+    connect = functools.partial(postgres.connect, url, NAME)
     with closing(connect()) as connection, pytest.raises(psycopg2.errors.QueryCanceled):
         postgres.one_row_unless(lambda: True, connection, "SELECT pg_sleep(30)", connect)
 
