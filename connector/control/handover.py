@@ -54,9 +54,14 @@ def request_handover(view: SourceView) -> Handover:
 def _done(before: Holder, now: Holder | None, released: float | None) -> Handover:
     if now is None:
         raise RequestError("somebody removed the lease", hint="see: deltatide status")
-    if (now.host, now.pid) == (before.host, before.pid):
+    if _process(now) == _process(before):
         raise RequestError(
             "no standby took over, so the same agent continues", hint="start another: deltatide run --standby"
         )
     seconds = 0.0 if released is None else time.monotonic() - released
     return Handover(f"process {now.pid} on {now.host}", now.term, seconds)
+
+
+def _process(holder: Holder) -> tuple[object, ...]:
+    """Return what tells processes apart: containers may share a host's name, and each has a process 1."""
+    return holder.machine, holder.host, holder.pid, holder.process_start
