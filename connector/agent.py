@@ -291,7 +291,7 @@ class _Agent:
                 self._stopping(capture),
                 reloaded_by_signal(capture.reload),
                 _listen(
-                    config, silence, lambda: capture.progress.lag.read, first_seconds=self.first_seconds
+                    config, silence, lambda: capture.progress.arrivals, first_seconds=self.first_seconds
                 ) as listener,
                 renewing_lease(lease, capture, seconds, listener),
             ):

@@ -263,8 +263,9 @@ class Capture:
         self._reload_if_asked()
         started = time.monotonic()
         read_seconds = self._read_seconds(started, landings)
+        before = reader.position, reader.buffered_bytes
         reader.read(read_seconds, self._config.landing.flush_bytes)
-        self.progress.turn()
+        self.progress.turn(more=before != (reader.position, reader.buffered_bytes))
         newest = self._manifest_history.newest
         self.progress.lag.sample(newest, reader.position, reader.behind_bytes, reader.buffered_bytes)
         batch_complete = time.monotonic() - started < read_seconds - min(0.01, read_seconds / 2)
@@ -292,10 +293,8 @@ class Capture:
         repair_unlogged(self._source, self._tables, self._dumps, catalog_snapshot, number, self._config)
         land_new_comments(self._tables, self._lander, catalog_snapshot, number)
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
-        fixed = {
-            n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)
-        }
-        self._tables_to_start |= new | fixed | catalog_snapshot.unprepared
+        fit = {n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)}
+        self._tables_to_start |= new | fit | catalog_snapshot.unprepared
         self._unfit_before = set(catalog_snapshot.unfit)
 
     def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:

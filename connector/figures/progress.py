@@ -64,13 +64,10 @@ class Durations:
 
 
 class Lag:
-    """How far what has landed lags behind the source's log. Sampled by one thread; see the module.
-
-    `read`: the position read so far, and the bytes held in memory.
-    """
+    """How far what has landed lags behind the source's log. Sampled by one thread; see the module."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bytes, self.read = 0, (0, 0)
+        self.bytes = 0
         self._clock = clock
         self._samples: deque[tuple[float, int]] = deque()
         self._epoch = self._unread = self._end = -1
@@ -87,7 +84,6 @@ class Lag:
         else:
             self._end = position + unread_bytes
         self._unread, self.bytes = unread_bytes, unread_bytes + held_bytes
-        self.read = position, held_bytes
         if newest.position >= self._end:
             self._samples.clear()
             self._complete_at = now
@@ -113,6 +109,7 @@ class Lag:
 class Progress:
     """Figures of this run. Each is written by one thread.
 
+    `arrivals`: how often log arrived, which shows that the source lives; what lands is no sign of that.
     `dumps_held_back`: why no chunks are being read. `turned_at`: when the loop last completed a round, by
     the monotonic clock; `lost_at`: since when it can't read the log, if it can't. `rows`: committed events by
     table and operation. `load`: the source's load as last measured, by the names of its limits.
@@ -122,6 +119,7 @@ class Progress:
     dumped_rows: int = 0
     manifests: int = 0
     reconnects: int = 0
+    arrivals: int = 0
     position: int = 0
     dumps_held_back: str | None = None
     turned_at: float = field(default_factory=time.monotonic)
@@ -147,9 +145,10 @@ class Progress:
                 self.changes += file.rows
         self.rows = self.rows + counted  # replaced, so that others may read it
 
-    def turn(self) -> None:
-        """Record that the loop completed a round and is reading the log."""
+    def turn(self, *, more: bool) -> None:
+        """Record that the loop completed a round and is reading the log; `more` of it, or nothing new."""
         self.turned_at, self.lost_at = time.monotonic(), None
+        self.arrivals += more
 
     def lose(self) -> None:
         """Record that the loop completed a round without reading the log, and is about to open it again."""
