@@ -109,7 +109,13 @@ def kill_java() -> None:
         process.kill()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_java(seconds: float) -> None:
+    """Have Java exit now; kill it if it has not after that many seconds."""
+    for process in _started:
+        _end(process, seconds)
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) -> None:
     """Close the pipe that keeps Java alive, and wait until it exits.
 
     Py4J still reports objects that Python drops, and would log a traceback when nobody answers.
@@ -119,7 +125,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if process.stdin is not None:
             process.stdin.close()
     try:
-        process.wait(END_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

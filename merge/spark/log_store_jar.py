@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from connector.errors import PreconditionError
+from merge.spark.user_cache import user_cache
 
 JAVA = Path(__file__).parent.with_name("java")
 PACKAGE = "deltatide"
@@ -27,8 +28,7 @@ def find_jar() -> Path:
     if JAR.exists():
         return JAR
     digest = sha256(b"".join(source.read_bytes() for source in sorted(JAVA.rglob("*.java")))).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cached = cache / "deltatide" / f"log-store-{digest[:16]}.jar"
+    cached = user_cache() / f"log-store-{digest[:16]}.jar"
     return cached if cached.exists() else build_jar(cached)
 
 

@@ -1,7 +1,8 @@
 """Opens a Spark session: the active one, a remote one, or a local one with Delta.
 
 The local one is quiet (Java's output goes to a file), listens on 127.0.0.1 only, and is tuned for many small
-merges. ``python -m merge.spark.session --resolve`` fetches its jars once.
+merges. ``python -m merge.spark.session --resolve`` fetches its jars once; with ``--class-archive``,
+later starts are quicker (`merge.spark.class_archive`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from connector.config import Config
 from connector.errors import PreconditionError
 from merge.spark import log_store
-from merge.spark.gateway import started
+from merge.spark.class_archive import archive_options, archiving
+from merge.spark.gateway import end_java, started
 from merge.spark.session_settings import ANY_VERSION, PLAIN, set_setting
 
 if TYPE_CHECKING:
@@ -104,6 +106,11 @@ LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 JAVA = "-XX:+UseParallelGC"
 """Both of Java's compilers, for merges of many rows or over days; throughput matters, pauses don't."""
+
+ARCHIVING_SECONDS = 300.0
+"""Java takes ten to write its archive of classes on an idle machine."""
+
+USAGE = "--resolve [--without-s3] [--class-archive]"
 
 HEAP_MIB = 2048
 """Upper bound; a quarter of the machine's memory if that is less, but at least Spark's default of 1 GiB."""
@@ -214,7 +221,7 @@ def local_settings(app_name: str, *, s3: S3Access | None, java_options: str = JA
         "spark.master": "local[*]",
         LISTING: str(2 * (os.cpu_count() or 1)),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
-        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.extraJavaOptions": " ".join([*archive_options(), java_options]),
         "spark.driver.memory": f"{_heap_mib()}m",
     }
 
@@ -315,13 +322,44 @@ def _jar_version(jars: Path, pattern: str) -> str:
     )
 
 
+def resolve(*, with_s3: bool, class_archive: bool = False) -> None:
+    """Fetch the jars of local sessions, and make the archive of Java's classes if asked; ends Java.
+
+    `PreconditionError` if Java does not start or makes no archive.
+    """
+    s3 = S3Settings() if with_s3 else None
+    if not class_archive:
+        local_session("deltatide-resolve", s3=s3).stop()
+        return
+    with archiving(lambda: end_java(ARCHIVING_SECONDS)) as options:
+        session = local_session("deltatide-resolve", s3=s3, java_options=" ".join([JAVA, *options]))
+        _load_classes(session)
+        session.stop()
+
+
+def _load_classes(session: SparkSession) -> None:
+    """Do what most commands do, so that Java loads what they need."""
+    with tempfile.TemporaryDirectory() as folder:
+        table = f"delta.`{folder}/table`"
+        changes = session.range(9).selectExpr("id", "cast(id AS string) AS text")
+        changes.write.format("delta").save(f"{folder}/table")
+        changes.write.parquet(f"{folder}/landed")
+        session.sql(
+            f"MERGE INTO {table} t USING parquet.`{folder}/landed` s ON t.id = s.id"
+            " WHEN MATCHED AND s.id > 4 THEN DELETE WHEN MATCHED THEN UPDATE SET *"
+            " WHEN NOT MATCHED THEN INSERT *"
+        )
+        session.sql(f"SELECT text, count(*), max(id) FROM {table} GROUP BY text ORDER BY text").collect()
+
+
 def main(arguments: list[str]) -> int:
-    """Fetch the jars of local sessions: ``python -m merge.spark.session --resolve [--without-s3]``."""
-    if "--resolve" not in arguments or set(arguments) - {"--resolve", "--without-s3"}:
-        print("usage: python -m merge.spark.session --resolve [--without-s3]", file=sys.stderr)
+    """Fetch the jars of local sessions: ``python -m merge.spark.session --resolve``, with options."""
+    options = {"--resolve", "--without-s3", "--class-archive"}
+    if "--resolve" not in arguments or set(arguments) - options:
+        print(f"usage: python -m merge.spark.session {USAGE}", file=sys.stderr)
         return 2
     try:
-        local_session("deltatide-resolve", s3=None if "--without-s3" in arguments else S3Settings()).stop()
+        resolve(with_s3="--without-s3" not in arguments, class_archive="--class-archive" in arguments)
     except PreconditionError as error:
         print(f"{error}\n{error.hint}", file=sys.stderr)
         return 1
