@@ -7,7 +7,7 @@ both go through `TableMap.schema`, here with the catalog's columns. The catalog 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,6 @@ from connector.mysql.codec.table_map import MappedColumn, TableMap
 from connector.mysql.codec.types import LONGLONG, SET, ColumnType, type_of_catalog
 from connector.mysql.connection import brief_wait, code_of, is_transient, literal, quote, rows
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, captures, landing_schema_of
-from connector.mysql.server import Server
 from connector.schema import TableComments, TableName
 
 
@@ -42,17 +41,26 @@ def find_tables(
     """List the configured base tables in name order.
 
     A table that other sessions keep locked is added to `busy`; without `busy`, it raises a transient driver
-    error.
+    error. Names come first, for which MariaDB opens no table: others are neither opened nor waited for.
     """
-    found = rows(
-        connection,
-        "SELECT table_schema, table_name, table_type, engine, table_rows, table_comment"
-        " FROM information_schema.tables"
-        " WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1, 2",
-    )
-    facts = [TableFacts(TableName(namespace, name), *rest) for namespace, name, *rest in found]
-    named = [f for f in facts if captures(config, f.table)]
-    return [_of_unlocked(connection, f, busy) if f.engine is None else f for f in named]
+    named = captured_names(connection, config)
+    facts = []
+    for condition in conditions(named):
+        found = rows(
+            connection,
+            "SELECT table_schema, table_name, table_type, engine, table_rows, table_comment"
+            f" FROM information_schema.tables WHERE ({condition})"
+            " AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')",
+        )
+        facts += [TableFacts(TableName(namespace, name), *rest) for namespace, name, *rest in found]
+    facts = sorted((f for f in facts if f.table in named), key=lambda f: f.table)
+    return [_of_unlocked(connection, f, busy) if f.engine is None else f for f in facts]
+
+
+def captured_names(connection: Connection[Any], config: SourceConfig) -> set[TableName]:
+    """Return the configured names, also of views; no table is opened or waited for."""
+    listed = rows(connection, "SELECT table_schema, table_name FROM information_schema.tables")
+    return {table for table in (TableName(*found) for found in listed) if captures(config, table)}
 
 
 LOCKED = (1205, 1213)
@@ -129,14 +137,14 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
     with unless_locked(connection, table):
         found = _opened(
             connection,
-            f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
+            f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {IS_ROW_END},"
             " coalesce(column_default, 'NULL') <> 'NULL'"
             f" FROM information_schema.columns WHERE {table_condition(table)}",
         )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
 
 
-_IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
+IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
 """Whether the column ends a row's version: a SELECT shows only current rows, so no key needs it."""
 
 
@@ -186,9 +194,8 @@ def _columns_and_key(
         before = found
         found = _opened(
             connection,
-            "SELECT column_name, column_type, character_set_name, column_comment, collation_name,"
-            f" column_key = 'PRI', {_IS_ROW_END}"
-            f" FROM information_schema.columns WHERE {table_condition(table)} ORDER BY ordinal_position",
+            f"SELECT {', '.join(COLUMN_FIELDS)} FROM information_schema.columns"
+            f" WHERE {table_condition(table)} ORDER BY ordinal_position",
         )
         if found == before:
             break
@@ -197,6 +204,17 @@ def _columns_and_key(
             break
     return found, key
 
+
+COLUMN_FIELDS = (
+    "column_name",
+    "column_type",
+    "character_set_name",
+    "column_comment",
+    "collation_name",
+    "column_key = 'PRI'",
+    IS_ROW_END,
+)
+"""What a layout depends on, in the order in which `layout_from` takes it."""
 
 _READINGS = 3
 """Limit of attempts, for a table that keeps changing."""
@@ -284,16 +302,31 @@ def layout_of(
 
     If its rows can't be captured, `problem` is set and `schema` is None.
     """
+    found, key = _columns_and_key(connection, table)
+    if not found:
+        return None
+    layout = layout_from(connection, table, found, key, settings)
+    return layout if layout.problem is None or is_there(connection, table) else None
+
+
+def layout_from(
+    connection: Connection[Any],
+    table: TableName,
+    found: Sequence[Sequence[Any]],
+    key: Sequence[str],
+    settings: Mapping[TableName, TableConfig],
+) -> ResolvedLayout:
+    """Return the layout and schema of a table with these columns (`COLUMN_FIELDS`) and this primary key.
+
+    Queries only for members of an enum or set that the catalog shows with ``?``.
+    """
     try:
-        found, key = _columns_and_key(connection, table)
-        if not found:
-            return None
         table_map = _table_map(connection, table, found, key)
-        comments = {name: comment for name, _, _, comment, *_ in found}
         schema = landing_schema_of(table_map, settings)
-        return ResolvedLayout(table, table_map, schema, comments=TableComments.of(table, None, comments))
     except TableError as error:
-        return ResolvedLayout(table, None, None, error) if is_there(connection, table) else None
+        return ResolvedLayout(table, None, None, error)
+    comments = {name: comment for name, _, _, comment, *_ in found}
+    return ResolvedLayout(table, table_map, schema, comments=TableComments.of(table, None, comments))
 
 
 def is_there(connection: Connection[Any], table: TableName) -> bool:
@@ -301,68 +334,44 @@ def is_there(connection: Connection[Any], table: TableName) -> bool:
     return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {table_condition(table)}"))
 
 
-def layouts_of(
-    connection: Connection[Any],
-    server: Server,
-    found: Sequence[TableFacts],
-    settings: Mapping[TableName, TableConfig],
-    busy: set[TableName] | None = None,
-) -> list[ResolvedLayout]:
-    """Return each table's current layout; with a problem if its log or snapshots are not exact.
-
-    Omits those in `busy`, and those locked now; without `busy`, a lock is an error.
-    """
-    silent = cascades_silently(connection, server)
-    layouts = []
-    for facts in found:
-        if busy is not None and facts.table in busy:
-            continue
-        try:
-            layout = layout_of(connection, facts.table, settings)
-            if layout is not None and (
-                problem := _misfit(connection, facts, silent=silent) or unidentified(connection, layout)
-            ):
-                layout = ResolvedLayout(facts.table, None, None, problem)
-        except pymysql.Error as error:
-            if busy is None or code_of(error) not in LOCKED:
-                raise
-            busy.add(facts.table)
-            continue
-        if layout is not None:
-            layouts.append(layout.with_comment(facts.comment))
-    return layouts
-
-
-def _misfit(connection: Connection[Any], facts: TableFacts, *, silent: bool) -> TableError | None:
-    """Return what prevents exact capture of a table, whatever its layout."""
-    table, formatted = facts.table, qualified(facts.table)
-    if facts.engine not in TRANSACTIONAL:
-        return TableError(
-            table,
-            f"it uses engine {facts.engine}, which has no snapshots",
-            hint=f"ALTER TABLE {formatted} ENGINE = InnoDB",
-        )
-    if silent and (names := cascades_of(connection, table)):
-        hint = f"ALTER TABLE {formatted} DROP FOREIGN KEY {quote(names[0])}, then add it again with RESTRICT"
-        return TableError(table, cascading(names), hint=hint)
-    return None
-
-
 def unidentified(connection: Connection[Any], layout: ResolvedLayout) -> TableError | None:
+    """Read a table's unique indexes if its key needs one, and return `misidentified`."""
+    if not _needs_index(layout):
+        return None
+    found = _opened(
+        connection,
+        f"SELECT {', '.join(INDEX_FIELDS)} FROM information_schema.statistics"
+        f" WHERE {table_condition(layout.table)} AND non_unique = 0",
+    )
+    problem = misidentified(layout, found)
+    return problem if problem is None or is_there(connection, layout.table) else None
+
+
+INDEX_FIELDS = ("index_name", "column_name", "nullable", "seq_in_index")
+"""What the primary key and `misidentified` depend on."""
+
+
+def _needs_index(layout: ResolvedLayout) -> bool:
+    if layout.schema is None or layout.table_map is None:
+        return False
+    return layout.schema.key not in ((), layout.table_map.key)
+
+
+def misidentified(layout: ResolvedLayout, indexed: Iterable[Sequence[Any]]) -> TableError | None:
     """Return why a table's configured key does not identify its rows; None if it does.
 
     Unless it is the primary key, it needs a unique index of its own: the log names rows by their key alone,
     so the delete of one of two rows with the same key is the delete of both. MariaDB adds the end of a row's
-    version to such an index.
+    version to such an index. `indexed`: the columns of unique indexes (`INDEX_FIELDS`).
     """
-    if layout.schema is None or layout.table_map is None:
+    if not _needs_index(layout):
         return None
-    if layout.schema.key in ((), layout.table_map.key):
-        return None
+    assert layout.schema is not None
+    assert layout.table_map is not None
     table, key = layout.table, layout.schema.key
-    indexes = _unique_indexes(connection, table)
+    indexes = _unique_indexes(indexed)
     fitting = [nullable for columns, nullable in indexes if columns - {layout.table_map.row_end} == {*key}]
-    if not all(fitting) or not is_there(connection, table):
+    if not all(fitting):
         return None
     listed = ", ".join(map(quote, key))
     if fitting:
@@ -374,52 +383,51 @@ def unidentified(connection: Connection[Any], layout: ResolvedLayout) -> TableEr
     return TableError(table, reason, hint=f"ALTER TABLE {qualified(table)} ADD UNIQUE ({listed})")
 
 
-def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[set[str | None], bool]]:
+def _unique_indexes(indexed: Iterable[Sequence[Any]]) -> list[tuple[set[str | None], bool]]:
     """Return the columns of each unique index (None for an expression), and whether one may be null."""
-    found = _opened(
-        connection,
-        "SELECT index_name, column_name, nullable FROM information_schema.statistics"
-        f" WHERE {table_condition(table)} AND non_unique = 0",
-    )
     indexes: dict[str, tuple[set[str | None], bool]] = {}
-    for name, column, nullable in found:
+    for name, column, nullable, *_ in indexed:
         columns, some = indexes.get(name, (set(), False))
         indexes[name] = columns | {column}, some or nullable == "YES"
     return list(indexes.values())
 
 
-TRANSACTIONAL = ("InnoDB", "ROCKSDB")
-_CASCADE = re.compile(
-    r"^\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
-    re.MULTILINE,
-)
-
-
-def cascades_silently(connection: Connection[Any], server: Server) -> bool:
-    """Return whether foreign keys change rows without logging: MySQL logs them since 9.6, by default."""
-    if server.mariadb or server.release < (9, 6):
-        return True
-    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
-    return bool(found) and found[0][1] != "OFF"
-
-
-def cascades_of(connection: Connection[Any], table: TableName) -> list[str]:
-    """Return a table's foreign keys that change its rows without logging; none if we may not see them."""
-    try:
-        definition = rows(connection, f"SHOW CREATE TABLE {qualified(table)}")
-    except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
-        if is_transient(code_of(error)):
-            raise
-        return []
-    return [name.replace("``", "`") for name in _CASCADE.findall(str(definition[0][1]))]
-
-
-def cascading(names: Sequence[str]) -> str:
-    """Describe the effect of such foreign keys."""
-    listed = ", ".join(names)
-    return f"its foreign keys ({listed}) change rows without logging it (CASCADE, SET NULL)"
-
-
 def table_condition(table: TableName) -> str:
     """Build the condition for one table: the server compares names its own way."""
     return f"table_schema = {literal(table.namespace)} AND table_name = {literal(table.name)}"
+
+
+def conditions(tables: Iterable[TableName]) -> Iterator[str]:
+    """Build conditions for all of the tables, of some thousand each; the server may find others as well.
+
+    It may compare names without regard to case or accents. Only names of schemas and tables are compared, so
+    MariaDB opens no other table.
+    """
+    for part in batched(sorted(tables), _NAMES_AT_ONCE):
+        of: dict[str, list[str]] = {}
+        for table in part:
+            of.setdefault(table.namespace, []).append(literal(table.name))
+        yield " OR ".join(
+            f"table_schema = {literal(namespace)} AND table_name IN ({', '.join(names)})"
+            for namespace, names in of.items()
+        )
+
+
+def batched(tables: Sequence[TableName], size: int) -> Iterator[Sequence[TableName]]:
+    """Yield the tables in batches."""
+    return (tables[first : first + size] for first in range(0, len(tables), size))
+
+
+_NAMES_AT_ONCE = 5000
+"""Their names take less than 2 MB, which any server accepts as a statement."""
+
+
+def existing(connection: Connection[Any], tables: Collection[TableName]) -> set[TableName]:
+    """Return which of the tables exist."""
+    found: set[TableName] = set()
+    for condition in conditions(tables):
+        listed = rows(
+            connection, f"SELECT table_schema, table_name FROM information_schema.tables WHERE {condition}"
+        )
+        found.update(TableName(*each) for each in listed)
+    return found.intersection(tables)

@@ -16,9 +16,11 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, LogOffError
 from connector.mysql.catalog import find_tables
 from connector.mysql.connection import row, rows
+from connector.mysql.definitions.foreign_keys import Cascades
+from connector.mysql.definitions.layouts import Definitions
 from connector.mysql.log.schema_cache import OWN_DATABASE
 from connector.mysql.log.stream import REPLICA_HOST, created_at, replica_id
-from connector.mysql.preflight_tables import CheckContext, check_tables, refusals
+from connector.mysql.preflight_tables import CheckContext, check_tables, readable_tables, refusals
 from connector.mysql.server import Server, end_of_log, is_replica, log_files
 from connector.mysql.state_tables import GRANT, RIGHTS, StateTables
 from connector.mysql.table_ids import table_ids
@@ -40,6 +42,7 @@ def check(
     config: SourceConfig,
     tables: Mapping[TableName, TableConfig],
     state_tables: StateTables,
+    definitions: Definitions,
 ) -> list[Finding]:
     """Check everything and report all findings, good and bad."""
     variables = {str(n): str(v) for n, v in rows(connection, "SHOW GLOBAL VARIABLES")}
@@ -47,8 +50,14 @@ def check(
     assert account is not None
     name, _, host = str(account[0]).rpartition("@")
     user = f"'{name}'@'{host}'"
-    found = find_tables(connection, config, set())
-    context = CheckContext(connection, connect, server, config, tables, state_tables, found, variables, user)
+    busy: set[TableName] = set()
+    found = find_tables(connection, config, busy)
+    awaited = [facts.table for facts in found if facts.table not in busy]
+    context = CheckContext(
+        connection, connect, server, config, tables, state_tables, found, busy,
+        definitions.read(connection, awaited, tables), readable_tables(connection, awaited),
+        Cascades(connection, server), variables, user,
+    )  # fmt: skip
     return [
         *_check_server(context),
         *_check_log(context),

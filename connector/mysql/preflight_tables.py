@@ -1,12 +1,13 @@
 """Checks for what prevents exact capture of single tables; each finding has the statement that fixes it.
 
-Read-only. Rights are tested by use (`refusals`), not read from SHOW GRANTS.
+Read-only. Rights are tested by use (`refusals`), not read from SHOW GRANTS. Where possible, all tables are
+looked at together; one that leaves a doubt is looked at by itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,20 +19,18 @@ from connector.errors import LogOffError, PreconditionError
 from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
 from connector.mysql.catalog import (
     LOCKED,
-    TRANSACTIONAL,
     TableFacts,
-    cascades_of,
-    cascades_silently,
-    cascading,
+    batched,
+    captured_names,
+    conditions,
     is_there,
-    layout_of,
     noted_columns,
     qualified,
     table_condition,
-    unidentified,
 )
-from connector.mysql.connection import code_of, quote, rows, text_of
-from connector.mysql.log.schema_cache import captures
+from connector.mysql.connection import brief_wait, code_of, is_transient, quote, rows, text_of
+from connector.mysql.definitions.foreign_keys import Cascades, cascading
+from connector.mysql.definitions.layouts import TRANSACTIONAL, Definition, layout_now
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
@@ -40,7 +39,10 @@ from connector.source import Finding
 
 @dataclass(frozen=True)
 class CheckContext:
-    """The server and settings that each check reads."""
+    """The server and settings that each check reads, and what was read of all tables.
+
+    `definitions`, `readable`: of the tables for which that is certain.
+    """
 
     connection: Connection[Any]
     connect: Callable[[], Connection[Any]]
@@ -49,12 +51,21 @@ class CheckContext:
     tables: Mapping[TableName, TableConfig]
     state_tables: StateTables
     found: Sequence[TableFacts]
+    busy: Collection[TableName]
+    definitions: Mapping[TableName, Definition]
+    readable: Collection[TableName]
+    cascades: Cascades
     variables: Mapping[str, str]
     user: str
 
     def variable(self, name: str) -> str | None:
         """Return a global variable; None if this server has none of that name."""
         return self.variables.get(name)
+
+    def may_have_virtual(self, table: TableName) -> bool:
+        """Return whether a table has virtual columns, or that is not known."""
+        definition = self.definitions.get(table)
+        return definition is None or definition.virtual
 
 
 def check_tables(context: CheckContext) -> Iterator[Finding]:
@@ -77,13 +88,17 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             _check_cascades,
             _check_before_images,
         )
+        locked = Finding(
+            f"table {facts.table}", "warning", "other sessions keep it locked, so it was not checked"
+        )
+        if facts.table in context.busy:  # so not even its engine is known
+            yield locked
+            continue
         try:
             problems = [problem for check in checks if (problem := check(context, facts))]
         except pymysql.Error as error:
             if code_of(error) in LOCKED:
-                yield Finding(
-                    f"table {facts.table}", "warning", "other sessions keep it locked, so it was not checked"
-                )
+                yield locked
             elif is_there(context.connection, facts.table):
                 raise
             continue
@@ -97,13 +112,14 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_views(context: CheckContext) -> Iterator[Finding]:
-    found = rows(
-        context.connection,
-        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'VIEW'",
-    )
-    for namespace, name in found:
-        table = TableName(namespace, name)
-        if captures(context.config, table):
+    others = captured_names(context.connection, context.config) - {facts.table for facts in context.found}
+    for condition in conditions(others):
+        found = rows(
+            context.connection,
+            "SELECT table_schema, table_name FROM information_schema.tables"
+            f" WHERE ({condition}) AND table_type = 'VIEW'",
+        )
+        for table in sorted(others.intersection(TableName(*each) for each in found)):
             named = str(table) in context.config.tables
             yield Finding(
                 f"table {table}", "failed" if named else "warning", "is a view, which is never in the log",
@@ -111,7 +127,29 @@ def _check_views(context: CheckContext) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def readable_tables(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
+    """Return tables all of whose columns we may read for certain; not those among which one is locked."""
+    found: set[TableName] = set()
+    with brief_wait(connection):  # a statement that waits for one table keeps the others from being altered
+        for some in batched(tables, _READ_AT_ONCE):
+            each = (f"SELECT 1 FROM (SELECT * FROM {qualified(table)} LIMIT 0) one" for table in some)
+            try:
+                rows(connection, " UNION ALL ".join(each))
+            except pymysql.Error as error:
+                if is_transient(code_of(error)) and code_of(error) not in LOCKED:
+                    raise
+                continue
+            found.update(some)
+    return found
+
+
+_READ_AT_ONCE = 50
+"""One that can't be read has this many tables looked at singly."""
+
+
 def _check_readable(context: CheckContext, facts: TableFacts) -> Finding | None:
+    if facts.table in context.readable:
+        return None
     with refusals() as denied:
         rows(context.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
     if not denied:
@@ -133,17 +171,18 @@ def _check_engine(facts: TableFacts) -> Finding | None:
 
 def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:
     name = f"table {facts.table}"
-    layout = layout_of(context.connection, facts.table, context.tables)
+    definition = context.definitions.get(facts.table)
+    layout = definition.layout if definition else layout_now(context.connection, facts.table, context.tables)
     if layout is None:
         return Finding(name, "failed", "the table no longer exists")
-    problem = layout.problem or unidentified(context.connection, layout)
+    problem = layout.problem
     return Finding(name, "failed", problem.reason, problem.hint) if problem else None
 
 
 def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
     """Check for virtual columns, which MariaDB's partial row images omit even if they changed."""
     image = context.variable("binlog_row_image")
-    if not context.server.mariadb or image == "FULL":
+    if not context.server.mariadb or image == "FULL" or not context.may_have_virtual(facts.table):
         return None
     noted = noted_columns(context.connection, facts.table)
     names = ", ".join(name for name, column in noted.items() if column.virtual)
@@ -166,6 +205,8 @@ _OF_SESSION = re.compile(
 
 def _check_session_values(context: CheckContext, facts: TableFacts) -> Finding | None:
     """Check for virtual columns whose values depend on who reads them: log and dump have different ones."""
+    if not context.may_have_virtual(facts.table):
+        return None
     found = rows(
         context.connection,
         "SELECT column_name, data_type = 'timestamp', extra LIKE '%VIRTUAL%', generation_expression FROM"
@@ -206,9 +247,7 @@ def _check_cascades(context: CheckContext, facts: TableFacts) -> Finding | None:
 
     MySQL logs such changes since 9.6, unless configured otherwise.
     """
-    if not cascades_silently(context.connection, context.server):
-        return None
-    names = cascades_of(context.connection, facts.table)
+    names = context.cascades.of(facts.table)
     if not names:
         return None
     return Finding(

@@ -30,6 +30,7 @@ from connector.logged_table import ColumnLook, LoggedTable, Positions
 from connector.mysql import catalog, failover, log_identity, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote
+from connector.mysql.definitions.layouts import Definitions, layouts_of
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
@@ -79,7 +80,7 @@ class MysqlSource:
         self._state_tables = StateTables(config.name)
         self._session = ServerSession(self._connect)
         self._watching = ServerSession(self._connect)
-        self._checking = Lock()
+        self._checking, self._definitions = Lock(), Definitions()
         self._reader: MysqlLogReader | None = None
         self._begun: RecordedFile | None = None
         self._trusted: str | None = None
@@ -105,9 +106,9 @@ class MysqlSource:
         """Check and report every precondition; raises only if the server can't be reached."""
         connection = self._session.get()
         with driver_errors("checking the database"):
-            server, state_tables = self._session.server, self._state_tables
+            server, own, known = self._session.server, self._state_tables, self._definitions
             connect = lambda: self._connect(replication=True)  # noqa: E731
-            return preflight.check(connection, connect, server, self._config, self._tables, state_tables)
+            return preflight.check(connection, connect, server, self._config, self._tables, own, known)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return the database's identity: that of `landed` if it was provably read from here."""
@@ -134,7 +135,8 @@ class MysqlSource:
             found = catalog.find_tables(connection, self._config, busy)
             named = [t for t in found if among is None or t.table in among]
             self._listed |= {t.table for t in named}
-            layouts = catalog.layouts_of(connection, self._session.server, named, self._tables, busy)
+            known, server = self._definitions, self._session.server
+            layouts = layouts_of(known, connection, server, named, self._tables, busy)
         unfit = [x.problem for x in layouts if x.problem is not None]
         busy &= {t.table for t in named}
         return TableListing([x.schema for x in layouts if x.schema is not None], unfit, frozenset(busy))
@@ -169,7 +171,8 @@ class MysqlSource:
             noted = self._state_tables.unlogged(connection)
             busy: set[TableName] = set()  # locked by others for long; a later check examines them
             found = catalog.find_tables(connection, self._config, busy)
-            layouts = catalog.layouts_of(connection, server, found, self._tables, busy)
+            self._definitions.keep_only({facts.table for facts in found})
+            layouts = layouts_of(self._definitions, connection, server, found, self._tables, busy)
             fit = [x.table for x in layouts if x.schema is not None]
             before = {t: Fingerprint.parse(known[t]) if t in known else Fingerprint() for t in fit}
             reader = self._reader

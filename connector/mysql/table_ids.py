@@ -30,10 +30,14 @@ def _decoded(part: str) -> str:
     return f"CONVERT(CAST(CAST({part} AS BINARY) AS CHAR CHARACTER SET filename) USING utf8mb4)"
 
 
-_NAMESPACE = _decoded("SUBSTRING_INDEX(name, '/', 1)")
-_NAME = _decoded("SUBSTRING_INDEX(SUBSTRING_INDEX(SUBSTRING_INDEX(name, '/', -1), '#P#', 1), '#p#', 1)")
+def decoded_name(column: str) -> tuple[str, str]:
+    """Build the expressions for namespace and name of a table that InnoDB names in `column`."""
+    namespace, name = f"SUBSTRING_INDEX({column}, '/', 1)", f"SUBSTRING_INDEX({column}, '/', -1)"
+    return _decoded(namespace), _decoded(f"SUBSTRING_INDEX(SUBSTRING_INDEX({name}, '#P#', 1), '#p#', 1)")
+
+
 _IDS = (
-    f"SELECT {_NAMESPACE}, {_NAME}, table_id"
+    f"SELECT {', '.join(decoded_name('name'))}, table_id"
     " FROM information_schema.innodb_sys_tables WHERE name LIKE '%/%' AND name NOT LIKE '%/#sql%'"
     " ORDER BY table_id"
 )

@@ -1,0 +1,111 @@
+"""Foreign keys that change rows by themselves, which the log lacks.
+
+Invariant: a table counts as without them only if that was read of this very table, now. No catalog proves
+that it has not changed since, so it is asked at each check: once for all tables where the answer is complete,
+else by SHOW CREATE TABLE, table by table.
+
+- MySQL shows the foreign keys of every table that it shows at all.
+- MariaDB hides them in information_schema.referential_constraints from users who may only SELECT, without a
+  warning. InnoDB's own list is complete, but needs PROCESS. Without it, each table is asked. Likewise if a
+  name in the list can't be assigned to a table for certain: the server ignores case, or the name is of before
+  MySQL 5.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from connector.mysql.catalog import qualified
+from connector.mysql.connection import code_of, is_transient, rows
+from connector.mysql.server import Server
+from connector.mysql.table_ids import PROCESS_DENIED, decoded_name
+from connector.schema import TableName
+
+_CASCADE = re.compile(
+    r"^\s*CONSTRAINT `(.*?)` FOREIGN KEY \(.* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
+    re.MULTILINE,
+)
+"""The name ends at FOREIGN KEY: MariaDB 11.4 does not double its backticks."""
+
+_RULES = "('CASCADE', 'SET NULL', 'SET DEFAULT')"
+
+_CHANGES_ROWS = 1 | 2 | 4 | 8
+"""InnoDB's flags: ON DELETE CASCADE, SET NULL, ON UPDATE CASCADE, SET NULL."""
+
+_ENCODED = re.compile(r"[\w@$]+/[\w@$]+", re.ASCII)
+"""Names as InnoDB encodes them, so that they can be decoded."""
+
+_TEMPORARY = "/#sql"
+"""Names of tables that an ALTER is building."""
+
+
+class Cascades:
+    """The foreign keys of all tables at the moment of its creation. Used by one thread."""
+
+    def __init__(self, connection: Connection[Any], server: Server) -> None:
+        self._connection = connection
+        self._having: set[TableName] | None = set()
+        if _unlogged(connection, server):
+            self._having = _in_innodb(connection, server) if server.mariadb else _in_catalog(connection)
+
+    def of(self, table: TableName) -> list[str]:
+        """Return a table's foreign keys that change its rows without logging; none if we may not see them."""
+        return cascades_of(self._connection, table) if self._having is None or table in self._having else []
+
+
+def _unlogged(connection: Connection[Any], server: Server) -> bool:
+    """Return whether foreign keys change rows without logging: MySQL logs them since 9.6, by default."""
+    if server.mariadb or server.release < (9, 6):
+        return True
+    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return bool(found) and found[0][1] != "OFF"
+
+
+def _in_catalog(connection: Connection[Any]) -> set[TableName]:
+    """Return the tables with such foreign keys (MySQL)."""
+    found = rows(
+        connection,
+        "SELECT constraint_schema, table_name FROM information_schema.referential_constraints"
+        f" WHERE delete_rule IN {_RULES} OR update_rule IN {_RULES}",
+    )
+    return {TableName(*each) for each in found}
+
+
+def _in_innodb(connection: Connection[Any], server: Server) -> set[TableName] | None:
+    """Return the tables with such foreign keys (MariaDB); None if each table must be asked."""
+    try:
+        found = rows(
+            connection,
+            f"SELECT for_name, {', '.join(decoded_name('for_name'))}"
+            f" FROM information_schema.innodb_sys_foreign WHERE type & {_CHANGES_ROWS}",
+        )
+    except pymysql.Error as error:
+        if code_of(error) == PROCESS_DENIED:
+            return None
+        raise
+    listed = [each for each in found if _TEMPORARY not in each[0]]
+    if any(not _ENCODED.fullmatch(encoded) or server.lower_case for encoded, *_ in listed):
+        return None
+    return {TableName(namespace, name) for _, namespace, name in listed}
+
+
+def cascades_of(connection: Connection[Any], table: TableName) -> list[str]:
+    """Read a table's foreign keys that change its rows; none if we may not see them."""
+    try:
+        definition = rows(connection, f"SHOW CREATE TABLE {qualified(table)}")
+    except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+        if is_transient(code_of(error)):
+            raise
+        return []
+    return [name.replace("``", "`") for name in _CASCADE.findall(str(definition[0][1]))]
+
+
+def cascading(names: Sequence[str]) -> str:
+    """Describe the effect of such foreign keys."""
+    listed = ", ".join(names)
+    return f"its foreign keys ({listed}) change rows without logging it (CASCADE, SET NULL)"
