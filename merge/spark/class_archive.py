@@ -20,7 +20,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -30,23 +30,28 @@ from merge.spark.user_cache import user_cache
 OLDEST_JAVA = 17
 """Older ones, which older releases of Spark run on, may not know the options or refuse them."""
 
+_MAKING = "-XX:ArchiveClassesAtExit="
+
 
 def find_archive() -> Path | None:
     """Return the archive for the Java and the jars that a local session would use; None if there is none."""
     home = _java_home()
-    made = _made_for(home) if home else []
-    return next((path for path in made if path.stem.endswith(f"-{path.stat().st_size}")), None)
+    for path in _made_for(home) if home else []:
+        with suppress(FileNotFoundError):  # another one has taken its place
+            if path.stem.endswith(f"-{path.stat().st_size}"):
+                return path
+    return None
 
 
-def archive_options() -> list[str]:
-    """Return Java's options by which it uses `find_archive`'s; none if there is none."""
-    found = find_archive()
-    return [shlex.quote(f"-XX:SharedArchiveFile={found}")] if found else []
+def with_archive(java_options: str) -> str:
+    """Return Java's options with the one to use `find_archive`'s, if there is one and they make none."""
+    found = None if _MAKING in java_options else find_archive()
+    return f"{shlex.quote(f'-XX:SharedArchiveFile={found}')} {java_options}" if found else java_options
 
 
 @contextmanager
-def archiving(end_java: Callable[[], None]) -> Iterator[list[str]]:
-    """Yield the options by which Java makes the archive when it ends; keep it after `end_java`.
+def archiving(end_java: Callable[[], None]) -> Iterator[str]:
+    """Yield the option by which Java makes the archive when it ends; keep it after `end_java`.
 
     `PreconditionError` if Java is too old for it, or has made none.
     """
@@ -60,7 +65,7 @@ def archiving(end_java: Callable[[], None]) -> Iterator[list[str]]:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="class-archive-", dir=cache) as folder:
         made = Path(folder, "made.jsa")
-        yield [shlex.quote(f"-XX:ArchiveClassesAtExit={made}")]
+        yield shlex.quote(f"{_MAKING}{made}")
         end_java()
         if not made.is_file():
             raise PreconditionError(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from connector.config import Config
 from connector.errors import PreconditionError
 from merge.spark import log_store
-from merge.spark.class_archive import archive_options, archiving
+from merge.spark.class_archive import archiving, with_archive
 from merge.spark.gateway import end_java, started
 from merge.spark.session_settings import ANY_VERSION, PLAIN, set_setting
 
@@ -221,7 +221,7 @@ def local_settings(app_name: str, *, s3: S3Access | None, java_options: str = JA
         "spark.master": "local[*]",
         LISTING: str(2 * (os.cpu_count() or 1)),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
-        "spark.driver.extraJavaOptions": " ".join([*archive_options(), java_options]),
+        "spark.driver.extraJavaOptions": with_archive(java_options),
         "spark.driver.memory": f"{_heap_mib()}m",
     }
 
@@ -331,8 +331,8 @@ def resolve(*, with_s3: bool, class_archive: bool = False) -> None:
     if not class_archive:
         local_session("deltatide-resolve", s3=s3).stop()
         return
-    with archiving(lambda: end_java(ARCHIVING_SECONDS)) as options:
-        session = local_session("deltatide-resolve", s3=s3, java_options=" ".join([JAVA, *options]))
+    with archiving(lambda: end_java(ARCHIVING_SECONDS)) as option:
+        session = local_session("deltatide-resolve", s3=s3, java_options=f"{JAVA} {option}")
         _load_classes(session)
         session.stop()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connector.errors import PreconditionError
-from merge.spark.class_archive import archive_options, archiving, find_archive
+from merge.spark.class_archive import archiving, find_archive, with_archive
 from merge.spark.session import S3Settings, local_settings
 
 MADE_BY = "-XX:ArchiveClassesAtExit="
@@ -37,19 +37,19 @@ def make(content: bytes | None = b"classes") -> None:
         if content is not None:
             written[0].write_bytes(content)
 
-    with archiving(end_java) as options:
-        (option,) = options
+    with archiving(end_java) as option:
+        assert with_archive(option) == option, "Java makes none of a session that uses one"
         written.append(Path(option.strip("'").removeprefix(MADE_BY)))
 
 
 def test_an_archive_is_used_once_java_has_written_it_whole(java: Path) -> None:
-    assert archive_options() == []
+    assert with_archive("-Xmx1g") == "-Xmx1g"
     make()
     found = find_archive()
     assert found is not None
     assert found.read_bytes() == b"classes"
     assert [path.name for path in found.parent.iterdir()] == [found.name]
-    assert archive_options() == [f"'-XX:SharedArchiveFile={found}'"], "the path has a space"
+    assert with_archive("-Xmx1g") == f"'-XX:SharedArchiveFile={found}' -Xmx1g", "the path has a space"
     options = local_settings("test", s3=S3Settings())["spark.driver.extraJavaOptions"]
     assert str(found) in options
 
@@ -59,7 +59,7 @@ def test_one_that_lost_its_end_is_not_used_and_makes_way_for_the_next(java: Path
     damaged = find_archive()
     assert damaged is not None
     damaged.write_bytes(b"many")  # a machine that lost power
-    assert archive_options() == []
+    assert with_archive("-Xmx1g") == "-Xmx1g"
     make(b"other classes")
     found = find_archive()
     assert found is not None
