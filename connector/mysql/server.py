@@ -95,8 +95,8 @@ def find_server(connection: Connection[Any]) -> Server:
 def ensure_logging(connection: Connection[Any], server: Server) -> None:
     """Raise `LogOffError` if the server writes no log: started without one, or having failed to write it.
 
-    Likewise if its log leaves out databases, or what it applies as a replica, or is in a storage engine: a
-    restart is enough for each.
+    Likewise if its log leaves out databases, or what it applies as a replica or as a node of a cluster, or is
+    in a storage engine: a restart is enough for each.
     That there is no log can be seen without any rights; without the right to query the rest, it counts as
     logging.
     """
@@ -116,19 +116,22 @@ def ensure_logging(connection: Connection[Any], server: Server) -> None:
             f"binlog_do_db, binlog_ignore_db are {status[2]!r}, {status[3]!r}",
             hint="remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
         )
-    if "OFF" in (settings.get(name) for name in _APPLIED) and is_replica(connection):
+    clustered = settings.get("wsrep_on") == "ON"
+    if "OFF" in (settings.get(name) for name in _APPLIED) and (clustered or is_replica(connection)):
+        kind = "node of a Galera cluster" if clustered else "replica"
         raise LogFilteredError(
-            "log_slave_updates is OFF on a replica: what it applies is not in its log",
+            f"log_slave_updates is OFF on a {kind}: what it applies is not in its log",
             hint="set log_slave_updates = ON in the configuration, restart the server",
         )
 
 
 _APPLIED = ("log_slave_updates", "log_replica_updates")
-"""Whether a replica logs what it applies; MySQL's older and newer name, MariaDB's older."""
+"""Whether a replica or a cluster's node logs what it applies; MySQL's older and newer name, MariaDB's older.
+"""
 
 
 def _log_settings(connection: Connection[Any]) -> dict[str, str]:
-    names = ", ".join(f"'{name}'" for name in ("log_bin", "binlog_storage_engine", *_APPLIED))
+    names = ", ".join(f"'{name}'" for name in ("log_bin", "binlog_storage_engine", "wsrep_on", *_APPLIED))
     found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
     return {str(name): str(value) for name, value in found}
 

@@ -51,6 +51,22 @@ def test_a_server_whose_changes_are_not_in_log_files_is_refused(
     assert refused.value.hint is not None
 
 
+def test_a_node_of_a_cluster_that_does_not_log_what_others_write_is_refused(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no replication channel."""
+    connection: Any = None
+    monkeypatch.setattr(server, "is_replica", lambda _: False)
+    settings |= {"wsrep_on": "OFF", "log_slave_updates": "OFF"}
+    ensure_logging(connection, SERVER)
+    settings["wsrep_on"] = "ON"
+    with pytest.raises(LogFilteredError, match="on a node of a Galera cluster") as refused:
+        ensure_logging(connection, SERVER)
+    assert refused.value.hint is not None
+    settings["log_slave_updates"] = "ON"
+    ensure_logging(connection, SERVER)
+
+
 def test_a_log_in_innodb_is_refused_by_the_names_of_its_files(settings: dict[str, str]) -> None:
     connection: Any = None
     with pytest.raises(LogInEngineError, match=r"binlog-000000\.ibb"):
