@@ -138,7 +138,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
         found = _opened(
             connection,
             f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {IS_ROW_END},"
-            " coalesce(column_default, 'NULL') <> 'NULL'"
+            f" coalesce(column_default, 'NULL') <> 'NULL', {_IS_STORED}"
             f" FROM information_schema.columns WHERE {table_condition(table)}",
         )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
@@ -146,6 +146,9 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
 
 IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
 """Whether the column ends a row's version: a SELECT shows only current rows, so no key needs it."""
+
+_IS_STORED = "extra LIKE '%STORED GENERATED%' AND coalesce(generation_expression, '') NOT LIKE 'ROW %'"
+"""Whether the column is computed and stored; not by the server as it begins or ends a row's version."""
 
 
 def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | None:

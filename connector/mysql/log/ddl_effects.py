@@ -114,7 +114,7 @@ class DdlEffects:
         if _OURS.fullmatch(query.statement):
             return 0
         count = 0
-        effects = statement_effects(query.statement, query.database)
+        effects = self._certain(statement_effects(query.statement, query.database))
         for effect in sorted(effects, key=lambda each: each.kind != "columns"):  # which may raise
             if effect.kind == "truncate" and query.temporary:
                 effect = effect._replace(
@@ -124,6 +124,22 @@ class DdlEffects:
         if changes_rows(query.statement):
             self._reread_indirect(query, lsn)
         return count
+
+    def _certain(self, effects: list[Effect]) -> list[Effect]:
+        """Return the effects, without copies: those of tables with stored columns as unlogged changes.
+
+        The catalog tells which have them, and may be ahead of the log: it lacks columns that were dropped
+        since, which the table has no values of any more, and those that MODIFY made plain ones, for which the
+        table is reread.
+        """
+        found = []
+        for effect in effects:
+            if effect.kind != "copy":
+                found.append(effect)
+            elif any(self._schema_cache.has_stored_columns(table) for table in self._tables_of(effect)):
+                reason = f"{effect.reason} may have copied it, with its stored columns computed anew"
+                found.append(effect._replace(kind="unlogged", reason=reason))
+        return found
 
     def _note(self, query: Query, lsn: int) -> None:
         """Record the tables that a statement may have rebuilt."""

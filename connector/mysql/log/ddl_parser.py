@@ -7,7 +7,9 @@ skipped only where the grammar allows it, and never searched for where a name ma
 Understood: TRUNCATE, DROP, RENAME, ALTER, CREATE, and statements in the statement format. An ALTER that adds
 or drops columns leaves rows alone: the log carries the layout with the next row, and
 `connector.capture.tables` reads the values of a new column. One that rewrites values or moves partitions may
-change rows. A dropped index matters only if nothing else makes the table's key unique: the caller decides.
+change rows. Any that copies the table may, too, if it has stored columns: they are computed anew, in the
+session that alters. A dropped index matters only if nothing else makes the table's key unique. The caller
+decides whether these two matter.
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Kind = Literal["truncate", "unlogged", "statement", "columns", "index"]
+Kind = Literal["truncate", "unlogged", "copy", "statement", "columns", "index"]
 
 
 class Effect(NamedTuple):
     """One table (`name` None: all of the database), and what happened to it.
 
-    ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event.
-    ``statement``: rows were changed in the statement format. ``columns``: its layout changed; the given
-    columns were dropped, or `renamed` to another name. ``index``: it lost an index; from then on several rows
-    may have the same values in its columns.
+    ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event. ``copy``:
+    the server may have copied it, and computed its stored columns anew. ``statement``: rows were changed in
+    the statement format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to
+    another name. ``index``: it lost an index; from then on several rows may have the same values in its
+    columns.
     """
 
     kind: Kind
@@ -81,7 +84,7 @@ def tokens_of(statement: str) -> list[_Token]:
 
 
 _HARMLESS = frozenset(
-    "GRANT REVOKE FLUSH ANALYZE OPTIMIZE CHECK SET USE SAVEPOINT RELEASE BEGIN COMMIT ROLLBACK XA INSTALL"
+    "GRANT REVOKE FLUSH ANALYZE CHECK SET USE SAVEPOINT RELEASE BEGIN COMMIT ROLLBACK XA INSTALL"
     " UNINSTALL KILL RESET PURGE CHANGE SHUTDOWN".split()
 )
 _OBJECTS = frozenset(
@@ -127,7 +130,7 @@ def rebuilt_by(statement: str, database: str) -> list[Effect]:
     words = [t.word for t in tokens]
     if words[:1] == ["OPTIMIZE"]:
         return _mentioned_tables(tokens[1:], database, "unlogged", "OPTIMIZE TABLE")
-    if words[:1] in (["CREATE"], ["DROP"]) and "INDEX" in words[1:5] and "ON" in words:
+    if words[:1] in (["CREATE"], ["DROP"]) and _is_of_index(words):
         name = _indexed_table(tokens, words, database)
         return [Effect("unlogged", *name, f"{words[0]} INDEX")] if name else []
     return [effect for effect in statement_effects(statement, database) if effect.kind != "statement"]
@@ -136,7 +139,34 @@ def rebuilt_by(statement: str, database: str) -> list[Effect]:
 def statement_effects(statement: str, database: str) -> list[Effect]:
     """Return a statement's effects on tables that no row event shows; see the module."""
     tokens = _without_prefix([t for t in tokens_of(statement) if t.is_name or t.text != ";"])
-    words = [t.word for t in tokens]
+    effects = _effects_of(tokens, [t.word for t in tokens], database)
+    may_copy = any(effect.kind == "copy" for effect in effects)
+    if may_copy and _forbids_copy(tokens) and not _MAY_BE_SKIPPED.search(statement):
+        return [effect for effect in effects if effect.kind != "copy"]
+    return effects
+
+
+_MAY_BE_SKIPPED = re.compile(r"/\*M?!")
+"""An executable comment: only servers of some versions execute it."""
+
+_NO_COPY = frozenset("INPLACE INSTANT NOCOPY".split())
+
+
+def _forbids_copy(tokens: list[_Token]) -> bool:
+    """Return whether a statement names an algorithm other than COPY; the server fails rather than copy then.
+
+    In parentheses, the words may name columns that are compared.
+    """
+    depth, algorithm = 0, ""
+    for index, token in enumerate(tokens):
+        depth += _is_symbol(tokens, index, "(") - _is_symbol(tokens, index, ")")
+        if token.word == "ALGORITHM" and depth == 0:
+            at = index + 1 + _is_symbol(tokens, index + 1, "=")
+            algorithm = tokens[at].word if at < len(tokens) else ""
+    return algorithm in _NO_COPY
+
+
+def _effects_of(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if not words or words[0] in _HARMLESS:
         return []
     first = words[0]
@@ -145,6 +175,8 @@ def statement_effects(statement: str, database: str) -> list[Effect]:
         return _effects_on(name, "truncate", "TRUNCATE TABLE", tokens, database)
     if first == "DROP":
         return _dropped(tokens, words, database)
+    if first == "OPTIMIZE":  # MySQL copies a table with a FULLTEXT index
+        return _mentioned_tables(tokens[1:], database, "copy", "OPTIMIZE TABLE")
     if first == "RENAME" and words[1:2] in (["TABLE"], ["TABLES"]):
         return _mentioned_tables(tokens, database, "unlogged", "RENAME TABLE")
     if first == "RENAME":
@@ -164,7 +196,7 @@ def statement_effects(statement: str, database: str) -> list[Effect]:
 def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     what = words[1] if len(words) > 1 else ""
     if what == "INDEX":
-        return _effects_on(_indexed_table(tokens, words, database), "index", "DROP INDEX", tokens, database)
+        return _on_index("DROP INDEX", ("index", "copy"), tokens, words, database)
     if what == "TEMPORARY" or what in _OBJECTS:
         return []
     if what in ("DATABASE", "SCHEMA"):
@@ -175,7 +207,8 @@ def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effe
 
 def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if words[1:3] != ["OR", "REPLACE"]:
-        return []
+        kinds: tuple[Kind, ...] = ("copy",)
+        return _on_index("CREATE INDEX", kinds, tokens, words, database) if _is_of_index(words) else []
     if words[3:4] in (["DATABASE"], ["SCHEMA"]):
         name, _ = _table_at(tokens, 4, database)
         return [Effect("unlogged", name[1], None, "CREATE OR REPLACE DATABASE")] if name else []
@@ -183,12 +216,24 @@ def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effe
         name, _ = _table_at(tokens, 4, database)
         return _effects_on(name, "unlogged", "CREATE OR REPLACE SEQUENCE", tokens, database)
     if "INDEX" in words[3:5]:
-        name = _indexed_table(tokens, words, database)
-        return _effects_on(name, "index", "CREATE OR REPLACE INDEX", tokens, database)
+        return _on_index("CREATE OR REPLACE INDEX", ("index", "copy"), tokens, words, database)
     if "TABLE" not in words[3:5]:
         return []
     name, _ = _table_at(tokens, words.index("TABLE") + 1, database)
     return _effects_on(name, "unlogged", "CREATE OR REPLACE TABLE", tokens, database)
+
+
+def _is_of_index(words: list[str]) -> bool:
+    """Return whether a CREATE or DROP is of an index."""
+    return "INDEX" in words[1:5] and "TABLE" not in words[1:5] and "ON" in words
+
+
+def _on_index(
+    reason: str, kinds: tuple[Kind, ...], tokens: list[_Token], words: list[str], database: str
+) -> list[Effect]:
+    """Return the effects of a CREATE or DROP INDEX on its table."""
+    name = _indexed_table(tokens, words, database)
+    return [effect for kind in kinds for effect in _effects_on(name, kind, reason, tokens, database)]
 
 
 def _indexed_table(tokens: list[_Token], words: list[str], database: str) -> tuple[str, str] | None:
@@ -205,14 +250,21 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     left = words[index:]
     if table is None or "TABLE" in left:  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE
         return _mentioned_tables(tokens[1:], database, "unlogged", "ALTER TABLE")
-    reason = _rewrite_reason(words[1:3], left)
-    effects = [Effect("unlogged", *table, reason)] if reason else []
+    effects = []
+    if reason := _rewrite_reason(words[1:3], tokens[index:], left):
+        effects.append(Effect("unlogged", *table, reason))
+    elif left not in _OF_KEYS:
+        effects.append(Effect("copy", *table, "ALTER TABLE"))
     if any(word == "DROP" and after in _INDEXES for word, after in pairwise(left)):
         effects.append(Effect("index", *table, "ALTER TABLE ... DROP INDEX"))
     lost = [*_lost_columns(tokens, index)]
     names = tuple(name for name, _ in lost), tuple((name, new) for name, new in lost if new)
     effects.append(Effect("columns", *table, "ALTER TABLE", *names))
     return effects + _renamed_table(tokens, index, table, database)
+
+
+_OF_KEYS = (["DISABLE", "KEYS"], ["ENABLE", "KEYS"])
+"""Clauses of an ALTER that never copies, which mysqldump writes for each table."""
 
 
 def _renamed_table(tokens: list[_Token], index: int, table: tuple[str, str], database: str) -> list[Effect]:
@@ -266,7 +318,7 @@ def _is_no_column(tokens: list[_Token], index: int) -> bool:
     return word in _NO_COLUMN or (word in _NO_COLUMN_BEFORE and after == _NO_COLUMN_BEFORE[word])
 
 
-def _rewrite_reason(before: list[str], left: list[str]) -> str | None:
+def _rewrite_reason(before: list[str], clauses: list[_Token], left: list[str]) -> str | None:
     """Return the part of an ALTER that may change values without a row event, or None."""
     if "IGNORE" in before:
         return "ALTER IGNORE TABLE"
@@ -281,7 +333,20 @@ def _rewrite_reason(before: list[str], left: list[str]) -> str | None:
         return "ALTER TABLE ... FOREIGN KEY"  # it may change rows and be dropped before a check sees it
     if "DROP" in left and "ADD" in left:
         return "ALTER TABLE ... DROP and ADD"
+    for at, both in enumerate(pairwise(left)):
+        if both in _MAKES_NOT_NULL and _begins_definition(clauses[:at]):
+            return f"ALTER TABLE ... ADD {both[0]}"
     return None
+
+
+_MAKES_NOT_NULL = (("PRIMARY", "KEY"), ("PERIOD", "FOR"), ("PERIOD", "IF"))
+"""Begins of definitions whose columns become NOT NULL: without strict sql_mode, their nulls become zeros."""
+
+
+def _begins_definition(before: list[_Token]) -> bool:
+    """Return whether a definition, also one in ADD (...), begins after these tokens; else it has begun."""
+    words = [token.word or (token.text if not token.is_name else "") for token in before]
+    return words[-1:] in (["ADD"], ["("], [","]) or "CONSTRAINT" in words[-2:]
 
 
 def _table_at(tokens: list[_Token], index: int, database: str) -> tuple[tuple[str, str] | None, int]:

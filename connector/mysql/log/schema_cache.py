@@ -43,15 +43,17 @@ class ResolvedLayout(NamedTuple):
 
 
 class NotedColumn(NamedTuple):
-    """What MariaDB's catalog shows about a column, and its log does not.
+    """What the catalog shows about a column, and MariaDB's log does not.
 
-    `row_end`: the column holds the end of a row's version, in a table with system versioning.
+    `row_end`: the column holds the end of a row's version, in a table with system versioning. `stored`: it is
+    a generated column with stored values, which MySQL's log does not show either.
     """
 
     type: str
     virtual: bool
     row_end: bool = False
     default: bool = False
+    stored: bool = False
 
 
 class SchemaCache(Protocol):
@@ -74,6 +76,12 @@ class SchemaCache(Protocol):
 
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
+
+    def has_stored_columns(self, table: TableName) -> bool:
+        """Return whether a table has stored generated columns, or may have had some if it is gone.
+
+        `NotYetError` if that can't be known now.
+        """
 
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name, ignoring case if the server does."""
@@ -132,6 +140,11 @@ class CapturedSchemas:
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
         return _configured_key(table, self._settings) is not None
+
+    def has_stored_columns(self, table: TableName) -> bool:
+        """Return whether a table has stored generated columns, or may have had some if it is gone."""
+        noted = self._noted(table)
+        return not noted or any(column.stored for column in noted.values())
 
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name."""

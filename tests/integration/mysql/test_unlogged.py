@@ -16,6 +16,7 @@ from connector.mysql import catalog, connection
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.schema import TableName
 from connector.store.local import LocalStore
+from tests.support.agent.captured import landed_tables
 from tests.support.agent.mysql_agents import (
     agent,
     assert_equal,
@@ -24,8 +25,8 @@ from tests.support.agent.mysql_agents import (
     wait_caught_up,
 )
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.source.mysql_source import source_of
-from tests.support.source.reading import events, opened, ops, read_rows, read_to
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import events, following, opened, ops, read_rows, read_to
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -265,3 +266,71 @@ def test_the_log_waits_at_a_table_that_others_keep_locked_and_what_is_before_it_
         holder.close()
         assert [row["id"] for row in events(read_rows(log, 2))[:2]] == [1, 2]
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("alter", "key"),
+    [
+        ("ALTER TABLE t ADD FOREIGN KEY (x) REFERENCES p (id)", "PRIMARY KEY"),
+        ("ALTER TABLE t ADD CHECK (x < 5)", "PRIMARY KEY"),
+        ("CREATE INDEX i ON t (x) ALGORITHM = COPY", "PRIMARY KEY"),
+        ("ALTER TABLE t ADD PRIMARY KEY (n)", "NOT NULL UNIQUE"),
+        pytest.param("OPTIMIZE TABLE t", "PRIMARY KEY, v text, FULLTEXT (v)", marks=pytest.mark.only_mysql),
+    ],
+    ids=["foreign_key", "check", "index", "primary_key", "optimize"],
+)
+def test_values_that_a_copy_of_the_table_changed_are_read_again(
+    mariadb: MysqlDatabase, tmp_path: Path, alter: str, key: str
+) -> None:
+    """It computes stored columns anew, in the session that alters, and turns the nulls of a new key to 0."""
+    mariadb.execute(
+        "CREATE TABLE p (id int PRIMARY KEY)", "INSERT INTO p VALUES (1)",
+        f"CREATE TABLE t (id int {key}, n int, x int, at timestamp NOT NULL, day date AS (date(at)) STORED)",
+        "INSERT INTO t (id, x, at) VALUES (1, 1, '2026-01-04 20:00:00')",
+    )  # fmt: skip
+    values = "SELECT id, n, x, at, day FROM t"
+    with agent(mariadb, tmp_path, keys={"t": ["id"]}) as store:
+
+        def landed() -> list[tuple[object, ...]]:
+            table = landed_tables(store)[TableName(mariadb.name, "t")]
+            found = [row for key in table.events if (row := table.row(key)[0]) is not None]
+            return [tuple(row[column] for column in ("id", "n", "x", "at", "day")) for row in found]
+
+        wait_caught_up(mariadb, store)
+        before = mariadb.rows(values)
+        assert landed() == before
+        mariadb.execute("SET time_zone = '+05:00'", alter)
+        after = mariadb.rows(values)
+        assert after != before
+        wait_until(lambda: landed() == after, "it is equal", seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("generated", "reads_again"),
+    [
+        ("g int AS (id + 1) VIRTUAL", False),
+        ("g int AS (id + 1) STORED", True),
+        pytest.param(
+            "s timestamp(6) AS ROW START, e timestamp(6) AS ROW END, PERIOD FOR SYSTEM_TIME (s, e)",
+            False,
+            marks=pytest.mark.only_mariadb,
+        ),
+    ],
+    ids=["virtual", "stored", "versions"],
+)
+def test_a_statement_that_may_copy_a_table_has_it_read_again_only_if_it_computes_stored_columns(
+    mariadb: MysqlDatabase, generated: str, reads_again: bool
+) -> None:
+    versioned = " WITH SYSTEM VERSIONING" if "PERIOD" in generated else ""
+    mariadb.execute(f"CREATE TABLE t (id int PRIMARY KEY, n int, {generated}){versioned}")
+    source, table = source_of(mariadb), TableName(mariadb.name, "t")
+    with following(source) as log:
+        before = source.check_catalog().tables[table]
+        for statement, copies in (
+            ("CREATE INDEX i ON t (n) ALGORITHM = INPLACE", False),
+            ("CREATE INDEX j ON t (n)", True),
+        ):
+            mariadb.execute(statement)
+            assert read_all(mariadb, log) == []
+            changed = source.unlogged(before, source.check_catalog().tables[table])
+            assert bool(changed) == (reads_again and copies)

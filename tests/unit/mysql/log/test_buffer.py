@@ -34,7 +34,7 @@ GIB4 = 1 << 32
 class SchemaCache:
     """Captures all tables of database d, each with one key column; in the catalog they have one more.
 
-    The key of table d.keyed is a configured one.
+    The key of table d.keyed is a configured one; in the catalog, d.stored has stored columns.
     """
 
     mariadb = False
@@ -63,6 +63,9 @@ class SchemaCache:
 
     def has_configured_key(self, table: TableName) -> bool:
         return table.name == "keyed"
+
+    def has_stored_columns(self, table: TableName) -> bool:
+        return table.name == "stored"
 
     def among(self, database: str | None) -> set[TableName]:
         return {TableName("d", "t"), TableName("d", "u")} if database in (None, "d") else set()
@@ -403,6 +406,43 @@ def test_rows_are_read_again_whose_layout_is_unknown_when_a_column_goes(
     log.gtid()
     log.query(f"ALTER TABLE t {clauses}")
     assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+
+
+@pytest.mark.parametrize(
+    ("statement", "read_again"),
+    [
+        ("ALTER TABLE {} ADD FOREIGN KEY (a) REFERENCES u (a)", ["stored"]),
+        ("CREATE INDEX i ON {} (a)", ["stored"]),
+        ("ALTER TABLE {} ADD c int, ALGORITHM = INSTANT", []),
+        ("ALTER TABLE {} ADD PRIMARY KEY (a)", ["stored", "t"]),
+    ],
+)
+def test_rows_are_read_again_whose_stored_columns_a_copy_may_have_changed(
+    statement: str, read_again: list[str]
+) -> None:
+    log = Log()
+    for table in ("stored", "t"):
+        log.gtid()
+        log.query(statement.format(table))
+    assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+
+
+def test_a_copy_waits_for_a_table_of_which_it_is_not_known_whether_it_has_stored_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def locked(_self: SchemaCache, table: TableName) -> bool:
+        raise NotYetError(f"{table} is locked")
+
+    log = Log()
+    with monkeypatch.context() as patch:
+        patch.setattr(SchemaCache, "has_stored_columns", locked)
+        log.gtid()
+        log.query("CREATE INDEX i ON stored (a)")
+        assert (log.buffer.locked, log.buffer.take_unlogged()) == ("d.stored is locked", [])
+    log.buffer.feed([])
+    assert log.buffer.locked is None
+    (found,) = log.buffer.take_unlogged()
+    assert found.table.name == "stored"
 
 
 def test_mysql_skips_what_only_mariadb_executes() -> None:

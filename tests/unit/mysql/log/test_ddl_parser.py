@@ -59,7 +59,78 @@ def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> N
     ],
 )
 def test_a_statement_that_leaves_rows_alone_has_no_effect(statement: str) -> None:
-    assert {kind for kind, _, _ in reported(statement)} <= {"columns"}
+    assert {kind for kind, _, _ in reported(statement)} <= {"columns", "copy"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES u (a)",
+        "ALTER TABLE t ADD CHECK (a < 5)",
+        "ALTER TABLE t PARTITION BY KEY ALGORITHM = 2 (a)",
+        "ALTER TABLE t ADD COLUMN c int, ALGORITHM = DEFAULT",
+        "ALTER ONLINE TABLE t FORCE, ALGORITHM COPY",
+        "ALTER TABLE t ALGORITHM = INSTANT, FORCE, ALGORITHM = COPY",
+        "ALTER TABLE t ADD CHECK (algorithm = instant)",
+        "ALTER TABLE t ADD c int, COMMENT 'ALGORITHM = INSTANT'",
+        "ALTER TABLE t ADD c int /*!80099 , ALGORITHM = INSTANT */",
+        "ALTER TABLE t ADD INDEX `algorithm` (`inplace`)",
+        "CREATE INDEX i ON t (a)",
+        "CREATE UNIQUE INDEX i USING BTREE ON t (a) ALGORITHM = COPY LOCK = SHARED",
+        "CREATE FULLTEXT INDEX IF NOT EXISTS `on` ON d.t (a)",
+        "CREATE OR REPLACE INDEX i ON t (a)",
+        "DROP INDEX i ON t ALGORITHM COPY",
+        "OPTIMIZE LOCAL TABLE u, t",
+        "SET STATEMENT max_statement_time = 1 FOR OPTIMIZE TABLE t",
+    ],
+)
+def test_a_statement_that_may_copy_a_table_names_it(statement: str) -> None:
+    assert ("copy", "d", "t") in reported(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD c int, ALGORITHM = INSTANT",
+        "ALTER TABLE t FORCE, ALGORITHM INPLACE, LOCK = NONE",
+        "ALTER TABLE t ALGORITHM=NOCOPY, ADD INDEX (a)",
+        "ALTER TABLE t ADD CHECK (a IN (1, 2)), ALGORITHM = INPLACE",
+        "CREATE INDEX i ON t (a) ALGORITHM = inplace LOCK = NONE",
+        "DROP INDEX i ON t ALGORITHM = INPLACE",
+        "/*!40000 ALTER TABLE `t` DISABLE KEYS */",
+        "ALTER TABLE t ENABLE KEYS;",
+        "ANALYZE TABLE t",
+        "CREATE TABLE t (INDEX (a), a timestamp ON UPDATE current_timestamp)",
+    ],
+)
+def test_a_statement_that_copies_no_table_does_not_say_so(statement: str) -> None:
+    assert "copy" not in {kind for kind, _, _ in reported(statement)}
+
+
+@pytest.mark.parametrize(
+    ("clauses", "changes"),
+    [
+        ("ADD PRIMARY KEY (a)", True),
+        ("ADD c int, ADD CONSTRAINT PRIMARY KEY USING BTREE (a), ALGORITHM = INPLACE", True),
+        ("ADD CONSTRAINT x PRIMARY KEY (a)", True),
+        ("ADD CONSTRAINT `x` PRIMARY KEY (a)", True),
+        ("ADD (c int, primary key (a))", True),
+        ("ADD COLUMN (PRIMARY KEY (a))", True),
+        ("ADD COLUMN c int AUTO_INCREMENT PRIMARY KEY", False),
+        ("ADD c varchar(5) DEFAULT ',' PRIMARY KEY FIRST", False),
+        ('ADD c int COMMENT "(" PRIMARY KEY', False),
+        ("ADD INDEX `primary` (a)", False),
+        ("ADD PERIOD FOR p (a, b)", True),
+        ("ADD PERIOD IF NOT EXISTS FOR p (a, b)", True),
+        ("ADD (c int, PERIOD FOR p (a, b))", True),
+        ("DROP PERIOD FOR p", False),
+        ("ADD period int", False),
+    ],
+)
+def test_what_makes_columns_not_null_that_are_there_may_change_their_nulls(
+    clauses: str, changes: bool
+) -> None:
+    assert (("unlogged", "d", "t") in reported(f"ALTER TABLE t {clauses}")) == changes
 
 
 @pytest.mark.parametrize(
