@@ -245,7 +245,21 @@ class Catalog:
                 self._cut_down |= {type_} if cut_down else set()
 
 
-_TYPES = """
+def types_within(oid: str) -> str:
+    """Build the WITH clause for `used(oid)`: a type, and what it is made of that is not built in."""
+    return f"""WITH RECURSIVE used(oid) AS (
+        SELECT {oid}
+        UNION
+        SELECT i.oid FROM used u JOIN pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
+            SELECT t.typbasetype
+            UNION ALL SELECT t.typelem
+            UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+            UNION ALL SELECT a.atttypid FROM pg_attribute a
+                WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ) i(oid) WHERE i.oid >= {FIRST_USER_OID})"""
+
+
+_TYPES = f"""
     WITH RECURSIVE given(oid, typmod) AS (SELECT * FROM unnest(%(oids)s::oid[], %(typmods)s::int[])),
     domain(oid, typmod, base, base_typmod, kind) AS (
         SELECT g.oid, g.typmod, t.oid, g.typmod, t.typtype FROM given g JOIN pg_type t ON t.oid = g.oid
@@ -255,18 +269,8 @@ _TYPES = """
         FROM domain d JOIN pg_type t ON t.oid = d.base JOIN pg_type b ON b.oid = t.typbasetype
         WHERE d.kind = 'd')
     SELECT oid::bigint, typmod, format_type(oid, typmod), base::bigint, base_typmod,
-        base >= 16384 AND EXISTS (
-            WITH RECURSIVE used(oid) AS (
-                SELECT base
-                UNION
-                SELECT i.oid FROM used u JOIN pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
-                    SELECT t.typbasetype
-                    UNION ALL SELECT t.typelem
-                    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-                    UNION ALL SELECT a.atttypid FROM pg_attribute a
-                        WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0
-                          AND NOT a.attisdropped
-                ) i(oid) WHERE i.oid >= 16384)
+        base >= {FIRST_USER_OID} AND EXISTS (
+            {types_within("base")}
             SELECT FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
             JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND a.attisdropped)
     FROM domain WHERE kind <> 'd'"""

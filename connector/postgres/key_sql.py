@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from psycopg2.extensions import connection as Connection
 
 from connector.errors import TableError
+from connector.postgres.catalog import types_within
 from connector.postgres.connection import all_rows, literal, quote
 from connector.postgres.table_facts import qualified
 from connector.schema import TableName, TableSchema
@@ -100,17 +101,8 @@ _KEY_COLUMNS = """
     WHERE b.kind <> 'd'"""
 """The operator class is the one that the server takes: of the type, else of one it is binary coercible to."""
 
-_ATTRIBUTES = """(
-    WITH RECURSIVE used(oid) AS (
-        SELECT b.oid
-        UNION
-        SELECT i.oid FROM used u JOIN pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
-            SELECT t.typbasetype
-            UNION ALL SELECT t.typelem
-            UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
-            UNION ALL SELECT a.atttypid FROM pg_attribute a
-                WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-        ) i(oid) WHERE i.oid >= 16384)
+_ATTRIBUTES = f"""(
+    {types_within("b.oid")}
     SELECT md5(string_agg(concat_ws('.', a.attrelid, a.attnum, a.atttypid, a.attcollation), ','
                           ORDER BY a.attrelid, a.attnum))
     FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
