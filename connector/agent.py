@@ -49,7 +49,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.listening import Listener, Probe, listening, silence_seconds
 from connector.lost_sessions import LostSessions
 from connector.masking.source import masked_source
-from connector.signals import reloaded_by_signal, stopped_by_signals
+from connector.signals import SignalEvent, reloaded_by_signal, stopped_by_signals
 from connector.silence import SILENCE_SECONDS, end_all
 from connector.source import Finding, Source
 from connector.store.factory import open_store
@@ -223,7 +223,7 @@ def run(
     store = ObservedStore(open_store(config.landing, config.source.name))
     live = LiveAgent(config, store)
     with serving(live):
-        return _Agent(live, store, load_config, standby, stopped or threading.Event()).run()
+        return _Agent(live, store, load_config, standby, stopped or SignalEvent()).run()
 
 
 @dataclasses.dataclass

@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalEvent(threading.Event):
+    """An event that a signal handler may set, which is never cleared.
+
+    A handler interrupts the main thread, also while that waits for the event. `threading.Event` has a lock
+    that whoever begins or ends a wait holds for a moment: a handler that needs it then waits for ever. Here a
+    wait is for a lock that `set` releases, which takes no lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = threading.Lock()
+        self._closed.acquire()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake all who wait."""
+        self._is_set = True
+        self._open()
+
+    def clear(self) -> None:
+        """Refuse: who was told to stop has been told so."""
+        raise NotImplementedError("a signal can't be taken back")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most `timeout` seconds; return whether it is."""
+        if not self._is_set and self._closed.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            self._open()  # for the next one who waits
+        return self._is_set
+
+    def _open(self) -> None:
+        with suppress(RuntimeError):  # it is open, since it was set before
+            self._closed.release()
 
 
 @contextmanager

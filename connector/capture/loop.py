@@ -20,7 +20,6 @@ It does not order, deduplicate or resolve events (`merge` does), and knows no da
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -53,6 +52,7 @@ from connector.figures.progress import Progress
 from connector.figures.source_load import LoadGauge, LoadWatcher
 from connector.landing.manifest import LandedFile, Manifest
 from connector.schema import TableName
+from connector.signals import SignalEvent
 from connector.source import CatalogSnapshot, LogReader, Source
 from connector.store.protocol import Store
 
@@ -94,7 +94,7 @@ class Capture:
     ) -> None:
         self.progress, self.handed_over, self.hands_over = Progress(), False, hands_over
         self._source, self._store, self._config = source, store, config
-        self._stopping = threading.Event()
+        self._stopping = SignalEvent()
         self._open_gauge, self._load_config = open_gauge, load_config
         self._reload_asked = self._names_changed = False
         self._manifest_history = ManifestHistory(store, term, self._stopping, closes_fence=closes_fence)

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import sys
-import threading
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -20,7 +19,7 @@ from connector.cli.options import ConfigOption, JsonOption, LogJsonOption, Verbo
 from connector.cli.printing import duration, escape, log_to_stderr, out, when
 from connector.config import load
 from connector.errors import PreconditionError
-from connector.signals import reloaded_by_signal, stopped_by_signals
+from connector.signals import SignalEvent, reloaded_by_signal, stopped_by_signals
 
 if TYPE_CHECKING:
     from connector.control.status import Status, VerifiedStatus
@@ -82,7 +81,7 @@ def run(
 
     keep_small()
     log_to_stderr(verbose, as_json=log_json)
-    stopped = threading.Event()
+    stopped = SignalEvent()
 
     def exit_now(_signal: object) -> NoReturn:
         stopped.set()

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from connector.cli.printing import err
 from connector.config import Config, load
 from connector.errors import ConfigurationError, PreconditionError, TransientError
 from connector.landing.manifest_store import newest_manifest
-from connector.signals import STOPPING, stopped_by_signals
+from connector.signals import STOPPING, SignalEvent, stopped_by_signals
 from connector.store.factory import open_store
 
 
@@ -88,7 +87,7 @@ class Stopping:
     """
 
     def __init__(self, *, repeats: bool = False) -> None:
-        self.event = threading.Event()
+        self.event = SignalEvent()
         self.number = 0
         self._repeats = repeats
 

@@ -8,7 +8,6 @@ empty, shows that and retries.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from rich.text import Text
 
 from connector.cli.printing import duration, visible, when
 from connector.errors import PreconditionError, TransientError
-from connector.signals import stopped_by_signals
+from connector.signals import SignalEvent, stopped_by_signals
 
 if TYPE_CHECKING:
     from connector.control.dump_requests import DumpList
@@ -47,7 +46,7 @@ class Sight:
 
 def watch(view: SourceView, every: float, *, as_json: bool, console: Console | None = None) -> None:
     """Show the status every so many seconds until SIGTERM or Ctrl-C. In the main thread only."""
-    stopping = threading.Event()
+    stopping = SignalEvent()
     console = console or Console(highlight=False, emoji=False)
     with stopped_by_signals(lambda _signal: stopping.set()), _showing(console, as_json) as show:
         while not stopping.is_set():

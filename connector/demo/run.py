@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -41,7 +40,7 @@ from connector.demo.start import start_source
 from connector.demo.subprocesses import Child
 from connector.demo.writer import Writer
 from connector.errors import OperatorError, PreconditionError
-from connector.signals import stopped_by_signals
+from connector.signals import SignalEvent, stopped_by_signals
 from connector.store.factory import open_store
 from connector.store.protocol import Store
 
@@ -217,7 +216,7 @@ class _Run:
         self._writer.changes_per_second = KEPT_CHANGES_PER_SECOND
         self._writer.start()
         self._display.step(f"agent and writer keep running until Ctrl-C; try {self._page}")
-        stopping = threading.Event()
+        stopping = SignalEvent()
         with stopped_by_signals(lambda _signal: stopping.set()):
             while not stopping.wait(REFRESH_SECONDS):
                 self._agent.require_running()
