@@ -265,9 +265,10 @@ class Capture:
         read_seconds = self._read_seconds(started, landings)
         before = reader.position, reader.buffered_bytes
         reader.read(read_seconds, self._config.landing.flush_bytes)
-        self.progress.turn(more=before != (reader.position, reader.buffered_bytes))
-        newest = self._manifest_history.newest
-        self.progress.lag.sample(newest, reader.position, reader.behind_bytes, reader.buffered_bytes)
+        held = reader.buffered_bytes
+        caught_up = not (reader.behind_bytes or held or landings.in_flight)
+        self.progress.turn(more=before != (reader.position, held), caught_up=caught_up)
+        self.progress.lag.sample(self._manifest_history.newest, reader.position, reader.behind_bytes, held)
         batch_complete = time.monotonic() - started < read_seconds - min(0.01, read_seconds / 2)
         if batch_complete or self._flush_due(reader, landings, started):
             self._land(reader, landings)

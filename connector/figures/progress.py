@@ -111,8 +111,9 @@ class Progress:
 
     `arrivals`: how often log arrived, which shows that the source lives; what lands is no sign of that.
     `dumps_held_back`: why no chunks are being read. `turned_at`: when the loop last completed a round, by
-    the monotonic clock; `lost_at`: since when it can't read the log, if it can't. `rows`: committed events by
-    table and operation. `load`: the source's load as last measured, by the names of its limits.
+    the monotonic clock; `lost_at`: when the log first broke since it last got anywhere, if it did. `rows`:
+    committed events by table and operation. `load`: the source's load as last measured, by the names of its
+    limits.
     """
 
     changes: int = 0
@@ -124,6 +125,7 @@ class Progress:
     dumps_held_back: str | None = None
     turned_at: float = field(default_factory=time.monotonic)
     lost_at: float | None = None
+    reading: bool = False
     rows: Counter[tuple[TableName, str]] = field(default_factory=Counter)
     load: Mapping[str, float] = field(default_factory=dict)
     lag: Lag = field(default_factory=Lag)
@@ -134,6 +136,8 @@ class Progress:
     def committed(self, manifest: Manifest, events: Mapping[tuple[TableName, str], int]) -> None:
         """Count a committed manifest; `events`: the events in its log files, by table and operation."""
         self.manifests += 1
+        if manifest.position != self.position:  # else the log has got no further
+            self.lost_at = None
         self.position = manifest.position
         named = {file.table for file in manifest.files if file.kind == "log"}
         counted = Counter({of: rows for of, rows in events.items() if of[0] in named})
@@ -145,21 +149,31 @@ class Progress:
                 self.changes += file.rows
         self.rows = self.rows + counted  # replaced, so that others may read it
 
-    def turn(self, *, more: bool) -> None:
-        """Record that the loop completed a round and is reading the log; `more` of it, or nothing new."""
-        self.turned_at, self.lost_at = time.monotonic(), None
+    def turn(self, *, more: bool, caught_up: bool) -> None:
+        """Record that the loop completed a round and is reading the log; `more` of it, or nothing new.
+
+        `caught_up`: all of it has landed.
+        """
+        self.turned_at, self.reading = time.monotonic(), True
         self.arrivals += more
+        if caught_up:
+            self.lost_at = None
 
     def lose(self) -> None:
         """Record that the loop completed a round without reading the log, and is about to open it again."""
         self.reconnects += 1
-        self.turned_at = time.monotonic()
+        self.turned_at, self.reading = time.monotonic(), False
         self.lost_at = self.lost_at or self.turned_at
 
     @property
     def lost_seconds(self) -> float:
-        """Return for how long the log could not be read; 0 while it is being read."""
-        return 0.0 if self.lost_at is None else time.monotonic() - self.lost_at
+        """Return for how long the log could not be read; 0 while it is being read.
+
+        A log that breaks again and again before anything of it is committed has not been read meanwhile. One
+        that is only slow has: it may take long until a huge transaction ends.
+        """
+        lost_at = self.lost_at
+        return 0.0 if lost_at is None or self.reading else time.monotonic() - lost_at
 
     def figures(self, newest: Manifest | None) -> AgentFigures:
         """Return the figures that the lease carries, as of now."""
