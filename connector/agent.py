@@ -21,11 +21,12 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
+from connector.capture.lease_keeper import LeaseKeeper, is_fenced
 from connector.capture.loop import Capture
 from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.retry import retrying
@@ -214,8 +215,7 @@ def run(
     answers throughout.
 
     A `standby` waits while another agent is active. It returns to standby when asked to hand over, when
-    another agent has taken over, or when it has been unable to read the log for half the lease, so another
-    agent that can may take over.
+    another agent has taken over, or when another could do better (`connector.capture.lease_keeper`).
 
     `stopped`: set once the caller has been told to stop. A signal handler that raises is not enough: what it
     raises is lost if a C extension imports a module just then and drops the errors of that.
@@ -293,7 +293,7 @@ class _Agent:
                 _listen(
                     config, silence, lambda: capture.progress.arrivals, first_seconds=self.first_seconds
                 ) as listener,
-                renewing_lease(lease, capture, seconds, listener),
+                LeaseKeeper(lease, capture, listener).running(),
             ):
                 try:
                     self._pause(0)
@@ -303,7 +303,7 @@ class _Agent:
         finally:
             if source is not None:
                 source.close()
-            lease.release(fenced=_fenced(capture, lease))
+            lease.release(fenced=is_fenced(capture, lease))
         if capture.handed_over and not self.stopped.is_set():
             self.live.stand_by()
             log.info("handed over; standing by")
@@ -357,12 +357,6 @@ class _Agent:
         log.info("the configuration file is valid again")
 
 
-def _fenced(capture: Capture | None, lease: Lease) -> bool:
-    """Return whether a manifest of this term is committed, after which no earlier agent can commit."""
-    newest = capture.newest if capture is not None else None
-    return newest is not None and newest.term == lease.term
-
-
 def _require_fit(config: Config, store: Store, sleep: Callable[[float], None]) -> None:
     """Check store and source, waiting for those that do not answer; `PreconditionError` if they are unfit."""
     patiently = retrying(threading.Event()).copy(sleep=sleep)
@@ -405,46 +399,3 @@ def _record_log_off(config: Config, store: Store, source: Source, reason: str) -
         manifest_history.note_log_off(source.identity, reason)
     finally:
         lease.release()
-
-
-@contextmanager
-def renewing_lease(
-    lease: Lease, capture: Capture, lease_seconds: float, listener: Listener
-) -> Iterator[None]:
-    """Renew the lease three times per lease period, with the agent's figures in it.
-
-    An agent with standbys hands over if it can't read the log for half a lease period, or its source is
-    silent. It releases the lease at once, whatever its other threads wait for.
-    """
-    done = threading.Event()
-
-    def keep() -> None:
-        due = time.monotonic() + lease_seconds / 3
-        while not done.wait(min(lease_seconds / 12, 1.0)):
-            lost = capture.progress.lost_seconds
-            if capture.hands_over and (listener.silent or lost > lease_seconds / 2):
-                if not listener.silent:  # which has said so
-                    log.warning("the log could not be read for %.1f s", lost)
-                capture.hand_over()
-                lease.release(unreachable=True)
-                return
-            if (failure := listener.failure) is not None:
-                capture.fail(failure)
-                return
-            if time.monotonic() >= due:
-                due = time.monotonic() + lease_seconds / 3
-                try:
-                    lease.renew(capture.progress.figures(capture.newest), fenced=_fenced(capture, lease))
-                except TransientError as error:
-                    log.warning("can't renew the lease, retrying: %s", error)
-                except DeltatideError as error:
-                    capture.fail(error)
-                    return
-
-    thread = threading.Thread(target=keep, name="lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(timeout=5)

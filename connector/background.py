@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 JOIN_SECONDS = 5.0
+
+_Thread = TypeVar("_Thread", bound="BackgroundThread")
 
 
 class BackgroundThread(ABC):
@@ -32,6 +37,15 @@ class BackgroundThread(ABC):
         self.stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout)
+
+    @contextmanager
+    def running(self: _Thread) -> Iterator[_Thread]:
+        """Run the thread while the block runs."""
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
 
     def _run(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """The capture loop: read -> batch -> land -> commit -> confirm. Read this file first.
 
 One thread reads the log and commits; another decodes and lands segments; the dump workers land chunks
-alongside. Further threads renew the lease (`connector.agent`), fetch requests (`request_intake`), watch the
+alongside. Further threads renew the lease (`lease_keeper`), fetch requests (`request_intake`), watch the
 catalog (`catalog_watcher`) and the source's load (`connector.figures.source_load`).
 
 Invariants, in the order of durability:
@@ -133,7 +133,7 @@ class Capture:
 
     def fail(self, error: BaseException) -> None:
         """End at once with this error and without another commit: the lease is lost."""
-        self._failure = error
+        self._failure = self._manifest_history.ended_by = error
         self._stopping.set()
 
     def run(self) -> None:

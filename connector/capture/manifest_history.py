@@ -37,13 +37,15 @@ class ManifestHistory:
     nothing: it takes the number that the other agent would use, which then can only stop.
 
     An agent never commits after a manifest of a greater term than its own, even if it was overtaken before it
-    had read any.
+    had read any. `ended_by`: set by another thread to the error that ends the agent: nothing is committed
+    from then on.
     """
 
     def __init__(
         self, store: Store, term: int, stop: threading.Event | None = None, *, closes_fence: bool = False
     ) -> None:
         self.closes_fence = closes_fence
+        self.ended_by: BaseException | None = None
         self._store = store
         self._term = term
         self._stop = stop or threading.Event()
@@ -134,6 +136,8 @@ class ManifestHistory:
         if newest and (manifest.epoch, manifest.position) < (newest.epoch, newest.position):
             before, now = newest.position_text, manifest.position_text
             raise BugError(f"manifest {manifest.number} goes back from {before} to {now}")
+        if self.ended_by is not None:
+            raise self.ended_by
         retrying(self._stop)(self._writer.commit, manifest)
         self._newest = manifest
         log.debug("manifest %s at %s: %s files", manifest.number, manifest.position_text, len(manifest.files))
