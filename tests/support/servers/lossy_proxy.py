@@ -79,7 +79,7 @@ class LossyProxy:
     def _accept(self) -> None:
         while True:
             try:
-                client, _ = self._listener.accept()
+                client, (_, client_port) = self._listener.accept()
             except OSError:
                 return
             if self._refuses:
@@ -93,7 +93,7 @@ class LossyProxy:
             with self._lock:
                 self._pairs.append((client, server))
             for ends in ((client, server), (server, client)):
-                args = (*ends, client.getpeername()[1])
+                args = (*ends, client_port)  # not asked of the socket: `cut` may have closed it by now
                 threading.Thread(target=self._pass_on, args=args, daemon=True).start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, port: int) -> None:
