@@ -8,7 +8,7 @@ ALTER PUBLICATION deltatide_shop DROP TABLE t;
 ALTER PUBLICATION deltatide_shop ADD TABLE t WHERE (id > 1);
 COMMIT;
 INSERT INTO t VALUES (0, 'unseen'), (3, 'seen');
--- notice t: it was missing from the publication
+-- notice t: was missing from the publication
 -- rows t: id | v
 -- 0 | unseen
 -- 1 | a

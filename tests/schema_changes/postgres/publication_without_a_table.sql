@@ -7,6 +7,6 @@ ALTER PUBLICATION deltatide_shop DROP TABLE t;
 COMMIT;
 UPDATE t SET v = 'unseen' WHERE id = 1;
 DELETE FROM t WHERE id = 2;
--- notice t: it was missing from the publication
+-- notice t: was missing from the publication
 -- rows t: id | v
 -- 1 | unseen
