@@ -25,8 +25,8 @@ demo: setup  ## capture, dump and merge a live database, and compare row by row 
 test: $(VENV)/ready .cache/java.ready  ## lint, then the tests but for the long ones: unit, spark, integration, acceptance
 	@# Much of the setup waits for downloads.
 	@$(MAKE) -j 3 setup lint .cache/servers.ready
-	@# Two processes, a file at a time, the longest files first: most tests wait for servers.
-	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
+	@# Three processes on two cores, a file at a time, the longest files first: many tests wait for servers.
+	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
 
 test-unit: $(VENV)/ready  ## tests that need no service
 	@$(VENV)/bin/python -m pytest tests/unit $(ARGS)
