@@ -106,10 +106,11 @@ $(LOG_STORE): $(shell find merge/java -name '*.java') merge/spark/log_store_jar.
 	@$(RUN) $(VENV)/bin/python -m merge.spark.log_store_jar $@ > /dev/null
 
 # The session's own settings say which jars; resolving them once keeps later starts quick and quiet,
-# and so does an archive of Java's classes.
+# and so does an archive of Java's classes, where it can be made.
 .cache/jars.ready: $(VENV)/ready .cache/java.ready $(LOG_STORE) merge/spark/session.py merge/spark/class_archive.py
 	@echo "setup: Spark's jars for Delta and S3"
 	@$(RUN) $(VENV)/bin/python -m merge.spark.session --resolve --class-archive > .cache/jars.log 2>&1 \
+		|| $(RUN) $(VENV)/bin/python -m merge.spark.session --resolve >> .cache/jars.log 2>&1 \
 		|| { tail -n 20 .cache/jars.log >&2; exit 1; }
 	@touch $@
 

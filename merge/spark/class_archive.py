@@ -9,7 +9,9 @@ Invariants:
 - Java itself checks that an archive is of the same Java, and of the same jars by size and time, and starts
   without one that does not fit. The file's name tells apart what one user may well have side by side.
 - Only a whole archive is used: Java crashes with one that ends early. Java writes another file, which is
-  renamed once it is on disk, and whose size is in its name.
+  renamed once Java has ended well and the file is on disk, and whose size is in its name.
+- A session starts without an archive that can't be looked for or read.
+- Of several that are made at once, the last one stays.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from connector.errors import PreconditionError
+from merge.spark.gateway import Ended
 from merge.spark.user_cache import user_cache
 
 OLDEST_JAVA = 17
@@ -36,10 +39,11 @@ _MAKING = "-XX:ArchiveClassesAtExit="
 def find_archive() -> Path | None:
     """Return the archive for the Java and the jars that a local session would use; None if there is none."""
     home = _java_home()
-    for path in _made_for(home) if home else []:
-        with suppress(FileNotFoundError):  # another one has taken its place
-            if path.stem.endswith(f"-{path.stat().st_size}"):
-                return path
+    with suppress(PreconditionError):
+        for path in _made_for(home) if home else []:
+            with suppress(OSError):  # another one has taken its place, or it is not ours to read
+                if path.stem.endswith(f"-{path.stat().st_size}") and os.access(path, os.R_OK):
+                    return path
     return None
 
 
@@ -50,10 +54,10 @@ def with_archive(java_options: str) -> str:
 
 
 @contextmanager
-def archiving(end_java: Callable[[], None]) -> Iterator[str]:
+def archiving(end_java: Callable[[], Ended]) -> Iterator[str]:
     """Yield the option by which Java makes the archive when it ends; keep it after `end_java`.
 
-    `PreconditionError` if Java is too old for it, or has made none.
+    `PreconditionError` if Java is too old for it, or has not made a whole one.
     """
     home = _java_home()
     if home is None or _release(home) < OLDEST_JAVA:
@@ -66,19 +70,23 @@ def archiving(end_java: Callable[[], None]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="class-archive-", dir=cache) as folder:
         made = Path(folder, "made.jsa")
         yield shlex.quote(f"{_MAKING}{made}")
-        end_java()
-        if not made.is_file():
+        ended = end_java()
+        if not (ended.well and made.is_file()):
+            how = "" if ended.well else ": it failed, or was killed as it took too long"
             raise PreconditionError(
-                "Java has made no class archive",
-                hint="see its output for why, such as files in SPARK_CONF_DIR, or leave out --class-archive",
+                f"Java has made no class archive{how}; its last output: {ended.output or 'none'}",
+                hint="empty SPARK_CONF_DIR if it has files, make room, try again on an idle machine, or leave"
+                " out --class-archive: it only makes later starts quicker",
             )
         with made.open("rb") as file:
             os.fsync(file.fileno())
-        path = cache / f"{_name_for(home)}-{made.stat().st_size}.jsa"
+        own = made.stat()
+        path = cache / f"{_name_for(home)}-{own.st_size}.jsa"
         made.replace(path)
-        for former in _made_for(home):
-            if former != path:
-                former.unlink(missing_ok=True)
+        for other in _made_for(home):
+            with suppress(FileNotFoundError):
+                if other != path and other.stat().st_mtime_ns <= own.st_mtime_ns:
+                    other.unlink()
 
 
 def _java_home() -> Path | None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 SPARED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -28,7 +28,18 @@ END_SECONDS = 10.0
 """Kill Java if it has not exited by then, for example because a store hangs."""
 
 
+LAST_LINES = 3
+"""How many lines of Java's output say why it failed."""
+
 _started: list[subprocess.Popen[bytes]] = []
+_logs: list[Path] = []
+
+
+class Ended(NamedTuple):
+    """How Java ended: by itself and without an error (`well`), or not; and the last lines of its output."""
+
+    well: bool
+    output: str
 
 
 @contextmanager
@@ -47,6 +58,7 @@ def started(settings: Mapping[str, str], log: Path) -> Iterator[None]:
         return
     with log.open("ab") as output:
         port, secret = _launch(settings, output)
+    _logs.append(log)
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
     try:
         yield
@@ -109,14 +121,20 @@ def kill_java() -> None:
         process.kill()
 
 
-def end_java(seconds: float) -> None:
+def end_java(seconds: float) -> Ended:
     """Have Java exit now; kill it if it has not after that many seconds."""
-    for process in _started:
-        _end(process, seconds)
+    well = [_end(process, seconds) for process in _started]
+    return Ended(all(well), " / ".join(filter(None, map(last_lines, _logs))))
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) -> None:
-    """Close the pipe that keeps Java alive, and wait until it exits.
+def last_lines(log: Path) -> str:
+    """Return the last lines of Java's output; empty if there are none."""
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return " / ".join(lines[-LAST_LINES:])
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) -> bool:
+    """Close the pipe that keeps Java alive, and wait until it exits; return whether it did without an error.
 
     Py4J still reports objects that Python drops, and would log a traceback when nobody answers.
     """
@@ -125,7 +143,8 @@ def _end(process: subprocess.Popen[bytes], seconds: float = END_SECONDS) -> None
         if process.stdin is not None:
             process.stdin.close()
     try:
-        process.wait(seconds)
+        return process.wait(seconds) == 0
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+        return False

@@ -21,7 +21,7 @@ from connector.config import Config
 from connector.errors import PreconditionError
 from merge.spark import log_store
 from merge.spark.class_archive import archiving, with_archive
-from merge.spark.gateway import end_java, started
+from merge.spark.gateway import end_java, last_lines, started
 from merge.spark.session_settings import ANY_VERSION, PLAIN, set_setting
 
 if TYPE_CHECKING:
@@ -204,9 +204,8 @@ def local_session(
         with started(settings, log):
             return builder.getOrCreate()
     except Exception as error:
-        tail = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
         raise PreconditionError(
-            "Spark did not start: " + " / ".join(tail or [str(error)]),
+            f"Spark did not start: {last_lines(log) or error}",
             hint=f"install Java 17 or 21, on JAVA_HOME or PATH; its output is in {log}",
         ) from error
 
@@ -362,6 +361,9 @@ def main(arguments: list[str]) -> int:
         resolve(with_s3="--without-s3" not in arguments, class_archive="--class-archive" in arguments)
     except PreconditionError as error:
         print(f"{error}\n{error.hint}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error}\nmake room there, or set XDG_CACHE_HOME to a folder of yours", file=sys.stderr)
         return 1
     return 0
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from connector.errors import PreconditionError
 from merge.spark.class_archive import archiving, find_archive, with_archive
-from merge.spark.session import S3Settings, local_settings
+from merge.spark.gateway import Ended
+from merge.spark.session import S3Settings, local_settings, main
 
 MADE_BY = "-XX:ArchiveClassesAtExit="
+WELL = Ended(True, "")
 
 
 @pytest.fixture
@@ -26,16 +30,21 @@ def install(home: Path, release: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def make(content: bytes | None = b"classes") -> None:
-    """Make an archive, where Java writes this at its end; None: nothing."""
+def make(
+    content: bytes | None = b"classes", ended: Ended = WELL, meanwhile: Callable[[], None] | None = None
+) -> None:
+    """Make an archive, where Java writes this at its end; None: nothing. `meanwhile`: after that."""
     written: list[Path] = []
 
     before = find_archive()
 
-    def end_java() -> None:
+    def end_java() -> Ended:
         assert find_archive() == before, "it appears once it is whole"
         if content is not None:
             written[0].write_bytes(content)
+        if meanwhile is not None:
+            meanwhile()
+        return ended
 
     with archiving(end_java) as option:
         assert with_archive(option) == option, "Java makes none of a session that uses one"
@@ -83,9 +92,9 @@ def test_none_is_used_of_another_java_or_another_class_path(
 
 
 def test_nothing_is_left_where_java_fails(java: Path, tmp_path: Path) -> None:
-    with pytest.raises(PreconditionError, match="has made no class archive"):
-        make(None)
-    with pytest.raises(KeyboardInterrupt), archiving(lambda: None):
+    with pytest.raises(PreconditionError, match="no class archive; its last output: non-empty directory"):
+        make(None, Ended(True, "non-empty directory"))
+    with pytest.raises(KeyboardInterrupt), archiving(lambda: WELL):
         raise KeyboardInterrupt
     assert list((tmp_path / "the cache" / "deltatide").iterdir()) == []
 
@@ -98,3 +107,56 @@ def test_java_that_is_too_old_is_named(java: Path, monkeypatch: pytest.MonkeyPat
     (java / "release").unlink()
     with pytest.raises(PreconditionError, match="needs Java 17"):
         make()
+
+
+def test_what_java_was_writing_when_it_was_killed_takes_no_archives_place(java: Path) -> None:
+    """It was kept under its own size, as if it were whole, and a whole one removed."""
+    make()
+    before = find_archive()
+    with pytest.raises(PreconditionError, match="killed"):
+        make(b"cla", Ended(False, ""))
+    assert find_archive() == before
+
+
+def test_of_two_that_are_made_at_once_the_last_one_stays(java: Path) -> None:
+    """Each removed the other's."""
+    last: list[Path] = []
+
+    def made_later() -> None:
+        make(b"others")
+        found = find_archive()
+        assert found is not None
+        last.append(found)
+        os.utime(found, ns=(later := found.stat().st_mtime_ns + 10**9, later))
+
+    make(meanwhile=made_later)
+    assert last[0].exists()
+
+
+def test_a_session_starts_without_an_archive_that_cant_be_looked_for(
+    java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make()
+    found = find_archive()
+    assert found is not None
+    found.unlink()
+    found.symlink_to(found)  # any error of the file system
+    assert with_archive("-Xmx1g") == "-Xmx1g"
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert with_archive("-Xmx1g") == "-Xmx1g"
+    with pytest.raises(PreconditionError, match="no home"):
+        make()
+
+
+def test_a_cache_that_cant_be_written_is_named(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    assert main(["--resolve", "--class-archive"]) == 1
+    assert f"'{file}/deltatide'" in capsys.readouterr().err
