@@ -26,7 +26,7 @@ from connector.errors import BugError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.charsets import decode_texts
-from connector.mysql.codec.column_cells import PADDING, hex_texts, texts_of
+from connector.mysql.codec.column_cells import PADDING, from_numpy, hex_texts, texts_of
 from connector.mysql.codec.numbers import decode_bits
 from connector.mysql.codec.types import ColumnType
 
@@ -214,21 +214,39 @@ def decode_rows(
     """Decode rows to one array per column, as `values.decode_values` does, and the `raw` texts of each."""
     arrays, raws = [], []
     for type_, (start, end, valid) in zip(columns, split_rows(rows, len(columns)), strict=True):
-        if type_.code == types.BIT and len(start):
-            values, raw = (
-                decode_bits(
-                    rows.data,
-                    np.where(valid, start, len(PADDING)) if valid is not None else start,
-                    valid,
-                    type_,
-                ),
-                None,
-            )
-        else:
-            values, raw = decode_text(gather(rows.data, start, end, valid), type_)
+        values, raw = _decode_column(rows.data, start, end, valid, type_)
         arrays.append(values)
         raws.append(raw)
     return arrays, raws
+
+
+def _decode_column(
+    data: Bytes, starts: Offsets, ends: Offsets, valid: Mask | None, type_: ColumnType
+) -> tuple[pa.Array, pa.Array | None]:
+    if type_.code == types.BIT and len(starts):
+        starts = starts if valid is None else np.where(valid, starts, len(PADDING))
+        return decode_bits(data, starts, valid, type_), None
+    if type_.code in (types.FLOAT, types.DOUBLE):
+        return _decode_points(data, starts, ends, valid, type_), None
+    return decode_text(gather(data, starts, ends, valid), type_)
+
+
+_POINT_BYTES, _X = 25, 9
+"""A point: its spatial reference system (4 bytes), byte order, type (4), then x and y as doubles (MySQL's
+documentation, "Internal Geometry Storage Format"; MariaDB's is the same).
+"""
+
+
+def _decode_points(
+    data: Bytes, starts: Offsets, ends: Offsets, valid: Mask | None, type_: ColumnType
+) -> pa.Array:
+    """Decode points, whose x is the value of a float or double."""
+    lengths = ends - starts
+    if ((lengths if valid is None else lengths[valid]) != _POINT_BYTES).any():
+        raise BugError(f"a {type_.type_name} did not come as a point")
+    target = arrow_type(type_.landing)
+    numbers = unaligned(data, "<f8")[starts + _X]
+    return from_numpy(numbers.astype(target.to_pandas_dtype(), copy=False), target, valid)
 
 
 def decode_text(

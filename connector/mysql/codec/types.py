@@ -257,8 +257,10 @@ def _set_size(values: int) -> int:
 
 
 def select_expression(quoted: str, type_: ColumnType) -> str:
-    """Build the expression that a dump selects, so the text is exact.
+    """Build the expression that a dump selects, so the value is exact.
 
-    MySQL prints only a float's first 6 digits, and only as many of a double(M,D) as its type has.
+    Of a float or double, that is a point, whose bytes hold it: as text, it takes the server as long as half a
+    dozen other columns, and MySQL prints only a float's first 6 digits, and only as many of a double(M,D) as
+    its type has.
     """
-    return f"CAST({quoted} AS DOUBLE)" if type_.code in (FLOAT, DOUBLE) else quoted
+    return f"Point({quoted}, 0)" if type_.code in (FLOAT, DOUBLE) else quoted

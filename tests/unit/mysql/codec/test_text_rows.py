@@ -143,9 +143,33 @@ def test_bits_come_as_bytes_and_land_as_numbers():
     assert raws == [None, None]
 
 
+def point(value):
+    return None if value is None else struct.pack("<IBIdd", 0, 1, 1, value, 0)
+
+
+@given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False, width=32)))
+def test_floats_and_doubles_come_as_points_whose_x_they_are(numbers):
+    stream = RowStream()
+    table = [[point(number), b"a", point(number)] for number in numbers]
+    stream.feed(b"".join(map(reference.text_row, table)))
+    types = [type_of_catalog(name, "utf8mb4") for name in ("float", "char(1)", "double")]
+    (floats, _, doubles), raws = decode_rows(stream.take(), types)
+    for array, type_ in ((floats, pa.float32()), (doubles, pa.float64())):
+        array.validate(full=True)
+        assert (array.type, list(map(repr, array.to_pylist()))) == (type_, list(map(repr, numbers)))
+    assert raws == [None] * 3
+
+
+def test_a_double_that_does_not_come_as_a_point_is_a_bug():
+    stream = RowStream()
+    stream.feed(b"".join(map(reference.text_row, [[point(1.0)], [b"1.5"]])))
+    with pytest.raises(BugError, match="a double did not come as a point"):
+        decode_rows(stream.take(), [type_of_catalog("double", None)])
+
+
 def test_only_floats_need_another_expression():
     for code in (FLOAT, DOUBLE):
-        assert select_expression("`f`", ColumnType(code)) == "CAST(`f` AS DOUBLE)"
+        assert select_expression("`f`", ColumnType(code)) == "Point(`f`, 0)"
     assert select_expression("`i`", type_of_catalog("int", None)) == "`i`"
 
 
