@@ -79,7 +79,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     # Each merge into a large table needs up to a hundred generated classes. Spark keeps a hundred in all by
     # default, so each merge generated all of its own again, and Java compiled them again.
-    "spark.sql.codegen.cache.maxEntries": "1000",
+    "spark.sql.codegen.cache.maxEntries": "500",
     # Manifests and most landing files are small: Spark's 4 MiB make a task of every 32 of them, which costs
     # as much again as reading them. There still is a task for each core.
     "spark.sql.files.openCostInBytes": str(64 << 10),
