@@ -114,7 +114,7 @@ class DdlEffects:
         if _OURS.fullmatch(query.statement):
             return 0
         count = 0
-        effects = self._certain(statement_effects(query.statement, query.database))
+        effects = self._certain(statement_effects(query.statement, query.database), query)
         for effect in sorted(effects, key=lambda each: each.kind != "columns"):  # which may raise
             if effect.kind == "truncate" and query.temporary:
                 effect = effect._replace(
@@ -125,21 +125,41 @@ class DdlEffects:
             self._reread_indirect(query, lsn)
         return count
 
-    def _certain(self, effects: list[Effect]) -> list[Effect]:
-        """Return the effects, without copies: those of tables with stored columns as unlogged changes.
+    def _certain(self, effects: list[Effect], query: Query) -> list[Effect]:
+        """Return the effects, without copies: those that may have changed values as unlogged changes.
 
-        The catalog tells which have them, and may be ahead of the log: it lacks columns that were dropped
-        since, which the table has no values of any more, and those that MODIFY made plain ones, for which the
+        The catalog tells of which columns, and may be ahead of the log: it lacks columns that were dropped
+        since, which the table has no values of any more, and those that MODIFY made others, for which the
         table is reread.
         """
         found = []
         for effect in effects:
             if effect.kind != "copy":
                 found.append(effect)
-            elif any(self._schema_cache.has_stored_columns(table) for table in self._tables_of(effect)):
-                reason = f"{effect.reason} may have copied it, with its stored columns computed anew"
-                found.append(effect._replace(kind="unlogged", reason=reason))
+                continue
+            whys = (self._why_changed(table, query) for table in self._tables_of(effect))
+            found += [
+                effect._replace(kind="unlogged", reason=f"{effect.reason} {why}") for why in whys if why
+            ]
         return found
+
+    def _why_changed(self, table: TableName, query: Query) -> str | None:
+        """Return how a copy of a table, if it was one, may have changed values, or None.
+
+        - Stored columns are computed anew, in the session that copies.
+        - Dates that its sql_mode does not allow become zeros, or fail in a strict one.
+        - MySQL converts each TIMESTAMP to the session's time zone and back: of two instants that are the same
+          time, as a clock is turned back, one becomes the other. It logs the zone if it did.
+        """
+        columns = self._schema_cache.noted(table).values()
+        if not columns or any(column.stored for column in columns):
+            return "may have copied it, with its stored columns computed anew"
+        types = tuple(column.type for column in columns)
+        if query.lenient and any(type_.startswith("date") for type_ in types):
+            return "may have copied it, with dates made zeros that its sql_mode does not allow"
+        if query.zoned and any(type_.startswith("timestamp") for type_ in types):
+            return "copied it, with its times converted to a time zone and back"
+        return None
 
     def _note(self, query: Query, lsn: int) -> None:
         """Record the tables that a statement may have rebuilt."""

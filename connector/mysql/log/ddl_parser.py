@@ -7,9 +7,9 @@ skipped only where the grammar allows it, and never searched for where a name ma
 Understood: TRUNCATE, DROP, RENAME, ALTER, CREATE, and statements in the statement format. An ALTER that adds
 or drops columns leaves rows alone: the log carries the layout with the next row, and
 `connector.capture.tables` reads the values of a new column. One that rewrites values or moves partitions may
-change rows. Any that copies the table may, too, if it has stored columns: they are computed anew, in the
-session that alters. A dropped index matters only if nothing else makes the table's key unique. The caller
-decides whether these two matter.
+change rows. Any that copies the table may, too, if it has stored columns, which are computed anew in the
+session that alters, or dates and times, which are converted. A dropped index matters only if nothing else
+makes the table's key unique. The caller decides whether these two matter.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ class Effect(NamedTuple):
     """One table (`name` None: all of the database), and what happened to it.
 
     ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event. ``copy``:
-    the server may have copied it, and computed its stored columns anew. ``statement``: rows were changed in
-    the statement format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to
-    another name. ``index``: it lost an index; from then on several rows may have the same values in its
-    columns.
+    the server may have copied it, and so changed values. ``statement``: rows were changed in the statement
+    format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to another name.
+    ``index``: it lost an index; from then on several rows may have the same values in its columns.
     """
 
     kind: Kind

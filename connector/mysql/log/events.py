@@ -6,6 +6,7 @@ header's 19 bytes, without checksum.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from functools import lru_cache
@@ -82,13 +83,17 @@ class Query(NamedTuple):
     """A statement and its default database; `statement` None: its text can't be decoded.
 
     `updated`: the databases whose tables it may have changed, also through views, triggers and routines, as
-    reported by MySQL; None if unknown. `temporary`: a table that it names may be temporary.
+    reported by MySQL; None if unknown. `temporary`: a table that it names may be temporary. `lenient`: its
+    sql_mode let it turn values that it did not allow into others. `zoned`: it used a time zone by which two
+    instants may be the same time.
     """
 
     database: str
     statement: str | None
     updated: tuple[str, ...] | None = None
     temporary: bool = False
+    lenient: bool = False
+    zoned: bool = False
 
 
 _SEQUENCE, _DOMAIN, _MARIADB_FLAGS = slice(0, 8), slice(8, 12), 12
@@ -202,7 +207,10 @@ def parse_query(kind: int, body: bytes) -> Query:
     if kind == COMPRESSED_QUERY:
         text = _uncompress(text)
     status = _status_of(body[start:offset])
-    return Query(database, _statement(text, status), _updated_databases(status))
+    lenient = not int.from_bytes(status.get(_SQL_MODE, b""), "little") & _STRICT
+    zone = status.get(_TIME_ZONE, b"")[1:]
+    zoned = bool(zone) and _FIXED_ZONE.fullmatch(zone) is None
+    return Query(database, _statement(text, status), _updated_databases(status), lenient=lenient, zoned=zoned)
 
 
 def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
@@ -232,9 +240,15 @@ def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
     return None if _NO_BREAK_SPACE in decoded and max_bytes(charset) == 1 else decoded
 
 
-_SQL_MODE, _CHARSETS, _INVOKER, _UPDATED, _TOO_MANY = 1, 4, 11, 12, 254
+_SQL_MODE, _CHARSETS, _TIME_ZONE, _INVOKER, _UPDATED, _TOO_MANY = 1, 4, 5, 11, 12, 254
 _NO_ESCAPES, _ANSI_QUOTES, _BRACKETS = 1 << 20, 1 << 2, 1 << 10
 """Bits of sql_mode: NO_BACKSLASH_ESCAPES, ANSI_QUOTES and MariaDB's MSSQL."""
+
+_STRICT = 1 << 21 | 1 << 22
+"""Bits of sql_mode: STRICT_TRANS_TABLES and STRICT_ALL_TABLES."""
+
+_FIXED_ZONE = re.compile(rb"[+-]\d\d?:\d\d")
+"""An offset from UTC."""
 
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _NO_ASCII = "swe7"

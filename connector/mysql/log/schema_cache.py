@@ -77,8 +77,8 @@ class SchemaCache(Protocol):
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
 
-    def has_stored_columns(self, table: TableName) -> bool:
-        """Return whether a table has stored generated columns, or may have had some if it is gone.
+    def noted(self, table: TableName) -> Mapping[str, NotedColumn]:
+        """Return what the catalog shows of a table's columns; empty if it is gone.
 
         `NotYetError` if that can't be known now.
         """
@@ -141,10 +141,9 @@ class CapturedSchemas:
         """Return whether the configuration names a table's key."""
         return _configured_key(table, self._settings) is not None
 
-    def has_stored_columns(self, table: TableName) -> bool:
-        """Return whether a table has stored generated columns, or may have had some if it is gone."""
-        noted = self._noted(table)
-        return not noted or any(column.stored for column in noted.values())
+    def noted(self, table: TableName) -> Mapping[str, NotedColumn]:
+        """Return what the catalog shows of a table's columns; empty if it is gone."""
+        return self._noted(table)
 
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
@@ -334,3 +335,51 @@ def test_a_statement_that_may_copy_a_table_has_it_read_again_only_if_it_computes
             assert read_all(mariadb, log) == []
             changed = source.unlogged(before, source.check_catalog().tables[table])
             assert bool(changed) == (reads_again and copies)
+
+
+@pytest.fixture
+def winter_time(mariadb: MysqlDatabase) -> Iterator[str]:
+    """Name a time zone of the server in which clocks are turned back at 2026-10-25 01:00 UTC."""
+    name = f"{mariadb.name[:20]}/Winter"
+    mariadb.execute(
+        "INSERT INTO mysql.time_zone (Use_leap_seconds) VALUES ('N')", "SET @id = last_insert_id()",
+        f"INSERT INTO mysql.time_zone_name VALUES ('{name}', @id)",
+        "INSERT INTO mysql.time_zone_transition_type VALUES (@id, 0, 7200, 1, 'S'), (@id, 1, 3600, 0, 'W')",
+        "INSERT INTO mysql.time_zone_transition VALUES (@id, 0, 0), (@id, 1792890000, 1)",
+    )  # fmt: skip
+    yield name
+    tables = ("time_zone", "time_zone_transition_type", "time_zone_transition", "time_zone_name")
+    mariadb.execute(
+        f"SELECT Time_zone_id INTO @id FROM mysql.time_zone_name WHERE Name = '{name}'",
+        *(f"DELETE FROM mysql.{table} WHERE Time_zone_id = @id" for table in tables),
+    )
+
+
+def test_times_that_a_copy_of_the_table_changed_are_read_again(
+    mariadb: MysqlDatabase, winter_time: str
+) -> None:
+    """Dates that a lenient sql_mode does not allow, and in MySQL one of two instants of the same time."""
+    zero, half_past_two = "'2026-00-15'", "FROM_UNIXTIME(1792888200), FROM_UNIXTIME(1792891800)"
+    rows = {"dates": f"{zero}, {zero}", "times": half_past_two}
+    source = source_of(mariadb)
+    mariadb.execute("CREATE TABLE dates (id int PRIMARY KEY, a date, b datetime)")
+    mariadb.execute("CREATE TABLE times (id int PRIMARY KEY, a timestamp NULL, b timestamp NULL)")
+    lenient, strict = "NO_ZERO_IN_DATE", "STRICT_TRANS_TABLES"
+    with following(source) as log:
+        for table, mode, zone, algorithm, changes in (
+            ("dates", strict, winter_time, "INPLACE", False),
+            ("dates", lenient, "+01:00", "INPLACE", False),
+            ("dates", lenient, "+01:00", "COPY", True),
+            ("times", strict, winter_time, "INPLACE", False),
+            ("times", strict, "+01:00", "COPY", False),
+            ("times", strict, winter_time, "COPY", mariadb.is_mysql),
+        ):
+            mariadb.execute(f"REPLACE INTO {table} VALUES (1, {rows[table]})")
+            name, values = TableName(mariadb.name, table), f"SELECT a + 0, b + 0 FROM {table}"
+            before, stored = source.check_catalog().tables[name], mariadb.rows(values)
+            alter = f"ALTER TABLE {table} FORCE, ALGORITHM = {algorithm}"
+            mariadb.execute(f"SET sql_mode = '{mode}', time_zone = '{zone}'", alter)
+            read_all(mariadb, log)
+            changed = source.unlogged(before, source.check_catalog().tables[name])
+            assert (mariadb.rows(values) != stored, bool(changed)) == (changes, changes)
+    source.close()

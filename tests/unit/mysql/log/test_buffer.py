@@ -19,7 +19,7 @@ from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.packet import BODY, END
-from connector.mysql.log.schema_cache import ResolvedLayout
+from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout
 from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.state_tables import StateTables
 from connector.position import Position, pack_binlog_position
@@ -34,7 +34,8 @@ GIB4 = 1 << 32
 class SchemaCache:
     """Captures all tables of database d, each with one key column; in the catalog they have one more.
 
-    The key of table d.keyed is a configured one; in the catalog, d.stored has stored columns.
+    The key of table d.keyed is a configured one; in the catalog, d.stored has stored columns, and those of
+    d.date, d.datetime and d.timestamp are of such a type.
     """
 
     mariadb = False
@@ -64,8 +65,8 @@ class SchemaCache:
     def has_configured_key(self, table: TableName) -> bool:
         return table.name == "keyed"
 
-    def has_stored_columns(self, table: TableName) -> bool:
-        return table.name == "stored"
+    def noted(self, table: TableName) -> dict[str, NotedColumn]:
+        return {"a": NotedColumn(table.name, virtual=False, stored=table.name == "stored")}
 
     def among(self, database: str | None) -> set[TableName]:
         return {TableName("d", "t"), TableName("d", "u")} if database in (None, "d") else set()
@@ -112,8 +113,10 @@ class Log:
         body = b"\0" + UUID + number.to_bytes(8, "little") + b"\2" + bytes(16) + micros
         self.write(events.GTID, body)
 
-    def query(self, statement: str, database: str = "d") -> None:
-        head = struct.pack("<IIBHH", 1, 0, len(database), 0, 0)
+    def query(self, statement: str, database: str = "d", *, modes: int = 1 << 21, zone: str = "") -> None:
+        status = b"\1" + modes.to_bytes(8, "little")
+        status += b"\5" + bytes([len(zone)]) + zone.encode() if zone else b""
+        head = struct.pack("<IIBHH", 1, 0, len(database), 0, len(status)) + status
         self.write(events.QUERY, head + database.encode() + b"\0" + statement.encode())
 
     def rows(
@@ -427,15 +430,40 @@ def test_rows_are_read_again_whose_stored_columns_a_copy_may_have_changed(
     assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
 
 
+STRICT_TRANS_TABLES, STRICT_ALL_TABLES, NO_ZERO_DATE = 1 << 21, 1 << 22, 1 << 24
+
+
+@pytest.mark.parametrize(
+    ("modes", "zone", "read_again"),
+    [
+        (STRICT_TRANS_TABLES | NO_ZERO_DATE, "", []),
+        (STRICT_ALL_TABLES, "+5:00", []),
+        (STRICT_TRANS_TABLES, "-11:30", []),
+        (STRICT_TRANS_TABLES, "SYSTEM", ["timestamp"]),
+        (STRICT_ALL_TABLES, "Europe/Berlin", ["timestamp"]),
+        (NO_ZERO_DATE, "", ["date", "datetime"]),
+        (0, "SYSTEM", ["date", "datetime", "timestamp"]),
+    ],
+)
+def test_rows_are_read_again_whose_times_a_copy_may_have_changed(
+    modes: int, zone: str, read_again: list[str]
+) -> None:
+    log = Log()
+    for table in ("date", "datetime", "int", "timestamp"):
+        log.gtid()
+        log.query(f"CREATE INDEX i ON {table} (a)", modes=modes, zone=zone)
+    assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+
+
 def test_a_copy_waits_for_a_table_of_which_it_is_not_known_whether_it_has_stored_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def locked(_self: SchemaCache, table: TableName) -> bool:
+    def locked(_self: SchemaCache, table: TableName) -> dict[str, NotedColumn]:
         raise NotYetError(f"{table} is locked")
 
     log = Log()
     with monkeypatch.context() as patch:
-        patch.setattr(SchemaCache, "has_stored_columns", locked)
+        patch.setattr(SchemaCache, "noted", locked)
         log.gtid()
         log.query("CREATE INDEX i ON stored (a)")
         assert (log.buffer.locked, log.buffer.take_unlogged()) == ("d.stored is locked", [])
