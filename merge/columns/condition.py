@@ -41,8 +41,10 @@ _BY_PATTERN = re.compile(
 )
 """What Spark's former parser, a session's choice, reads or writes in another way."""
 
-_OF_JSON = re.compile(r"\b(?:from|to|schema_of)_json\(", re.IGNORECASE)
-"""What settings of `JSON` decide: what an unreadable part takes along, and whether nulls are written."""
+_OF_JSON = re.compile(r"\b(?:from|to|schema_of)_(?:json|csv|xml)\(", re.IGNORECASE)
+"""What settings of `JSON` decide: what an unreadable part takes along, its field, and whether nulls
+are written.
+"""
 
 _NULL_OR_NOT = re.compile(r"\bis(?:not)?null\(\w+#\d+L?\)")
 _COMPUTES = re.compile(r"\w\(| (?:[-+*/%|&^]|div) |-\w+#")
@@ -99,7 +101,7 @@ def why_otherwise(
     if (otherwise.get(PARSER) or "").upper() == FORMER and uses_patterns(spark, condition, columns):
         name, what = PARSER, "a where with a pattern of times"
     elif (name := next(of_json, "")) and _calls(_OF_JSON, spark, condition, columns):
-        what = "a where that reads or writes JSON"
+        what = "a where that reads or writes JSON, CSV or XML"
     elif not analyzes_late(spark):
         return None
     elif name := next(read, ""):

@@ -120,8 +120,9 @@ PARSER = "spark.sql.legacy.timeParserPolicy"
 FORMER = "LEGACY"
 """The value of `PARSER` by which patterns are read leniently, and some otherwise."""
 
-JSON = ("spark.sql.json.", "spark.sql.jsonGenerator.")
-"""Beginnings of the names of settings by which JSON is read and written. They, too, count at evaluation."""
+JSON = ("spark.sql.json.", "spark.sql.jsonGenerator.", "spark.sql.columnNameOfCorruptRecord")
+"""Beginnings of the names of settings by which JSON is read and written, the last one CSV and XML, too. They
+count at evaluation as well."""
 
 MEANING = (
     "spark.sql.legacy.",

@@ -32,9 +32,13 @@ class Part:
 
     @property
     def row_hash(self) -> str:
-        """Build the hash of a row's fields; a null differs from any text."""
-        texts = ", ".join(f"COALESCE(HEX({field}), '-')" for field in (*self.fields, self.order))
-        return f"SHA2(CONCAT_WS(',', {texts}), 256)"
+        """Build the hash of a row's fields; a null differs from any text.
+
+        It is null if the server can't build it, as where HEX exceeds max_allowed_packet.
+        """
+        fields = (*self.fields, self.order)
+        texts = ", ',', ".join(f"IF({field} IS NULL, '-', HEX({field}))" for field in fields)
+        return f"SHA2(CONCAT({texts}), 256)"
 
 
 COLUMNS = Part("columns", (*COLUMN_FIELDS, "extra LIKE '%VIRTUAL%'"), "ordinal_position")
@@ -85,8 +89,11 @@ def read_rows(connection: Connection[Any], part: Part, tables: Iterable[TableNam
 
 
 def digest_of(found: Sequence[Sequence[Any]]) -> str | None:
-    """Return the digest that the server computes of these rows; None of no row, for which it has none."""
-    hashes = ",".join(sorted(row[-1] for row in found))
+    """Return the digest that the server computes of these rows; None of no row, for which it has none.
+
+    It is none of the server's if one of them has no hash.
+    """
+    hashes = ",".join(sorted(str(row[-1]) for row in found))
     return hashlib.sha256(hashes.encode()).hexdigest() if found else None
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
 from connector.mysql.catalog import qualified
 from connector.mysql.connection import code_of, is_transient, rows
@@ -26,11 +27,23 @@ from connector.mysql.server import Server
 from connector.mysql.table_ids import PROCESS_DENIED, decoded_name
 from connector.schema import TableName
 
+_NAME = r"`(?:[^`]|``)*`"
+_NAMES = rf"\({_NAME}(?:, {_NAME})*\)"
+_ACTION = r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)"
+_NO_ACTION = r" ON (?:DELETE|UPDATE) (?:NO ACTION|RESTRICT)"
+
 _CASCADE = re.compile(
-    r"^\s*CONSTRAINT `(.*?)` FOREIGN KEY \(.* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
+    rf"^\s*CONSTRAINT `((?:(?!\n\s*CONSTRAINT `)[\s\S])*?)`"
+    rf" FOREIGN KEY {_NAMES} REFERENCES {_NAME}(?:\.{_NAME})? {_NAMES}(?:{_NO_ACTION})?{_ACTION}",
     re.MULTILINE,
 )
-"""The name ends at FOREIGN KEY: MariaDB 11.4 does not double its backticks."""
+"""Names may hold anything, line ends too. The key's own ends at FOREIGN KEY: MariaDB 11.4 does not double its
+backticks.
+"""
+
+_ANY_CASCADE = re.compile(_ACTION)
+
+_UNREADABLE = "of a name that can't be read"
 
 _RULES = "('CASCADE', 'SET NULL', 'SET DEFAULT')"
 
@@ -55,7 +68,9 @@ class Cascades:
 
     def of(self, table: TableName) -> list[str]:
         """Return a table's foreign keys that change its rows without logging; none if we may not see them."""
-        return cascades_of(self._connection, table) if self._having is None or table in self._having else []
+        if self._having is None:
+            return cascades_of(self._connection, table)
+        return cascades_of(self._connection, table, listed=True) if table in self._having else []
 
 
 def _unlogged(connection: Connection[Any], server: Server) -> bool:
@@ -94,15 +109,21 @@ def _in_innodb(connection: Connection[Any], server: Server) -> set[TableName] | 
     return {TableName(namespace, name) for _, namespace, name in listed}
 
 
-def cascades_of(connection: Connection[Any], table: TableName) -> list[str]:
-    """Read a table's foreign keys that change its rows; none if we may not see them."""
+def cascades_of(connection: Connection[Any], table: TableName, *, listed: bool = False) -> list[str]:
+    """Read a table's foreign keys that change its rows; none if we may not see them.
+
+    `listed`: the server's list of all has one of this table. If it still is there, its name is all that may
+    be missing.
+    """
     try:
         definition = rows(connection, f"SHOW CREATE TABLE {qualified(table)}")
     except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
         if is_transient(code_of(error)):
             raise
-        return []
-    return [name.replace("``", "`") for name in _CASCADE.findall(str(definition[0][1]))]
+        return [_UNREADABLE] if listed and code_of(error) != ER.NO_SUCH_TABLE else []
+    text = str(definition[0][1])
+    names = [name.replace("``", "`") for name in _CASCADE.findall(text)]
+    return names or ([_UNREADABLE] if listed and _ANY_CASCADE.search(text) else [])
 
 
 def cascading(names: Sequence[str]) -> str:

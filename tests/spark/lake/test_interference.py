@@ -247,28 +247,30 @@ def test_an_instant_that_a_condition_makes_is_one_whatever_timestamps_are_in_the
 def test_a_condition_reads_and_writes_json_in_one_way_whatever_the_callers_session_is_set_to(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Whether a part that can't be read takes the rest along, and whether nulls are written."""
+    """Whether a part that can't be read takes the rest along, where it is, and whether nulls are written."""
     part = "from_json(doc, 's STRUCT<b: INT, c: INT>').s.c = 1"
     whole = """to_json(from_json(doc, 'a INT, n INT')) = '{"a":3}'"""
-    zone = Zone(spark, tmp_path, public__orders={"where": f"{part} OR {whole}"})
+    broken = "from_json(doc, 'a INT, _corrupt_record STRING')._corrupt_record = 'broken'"
+    zone = Zone(spark, tmp_path, public__orders={"where": f"{part} OR {whole} OR {broken}"})
     typed = schema_of(T, id="int", doc="string")
     zone.landed.table(typed)
-    docs = ['{"s":{"b":"x","c":1}}', '{"s":{"b":2,"c":1}}', '{"a":3}', '{"a":4}']
+    docs = ['{"s":{"b":"x","c":1}}', '{"s":{"b":2,"c":1}}', '{"a":3}', '{"a":4}', "broken"]
     events = [Event("insert", 5, 2 * n, {"id": n, "doc": doc}) for n, doc in enumerate(docs, 1)]
     zone.landed.commit(10, [zone.landed.log(typed, events)])
     settings = {
+        "spark.sql.columnNameOfCorruptRecord": "other",
         "spark.sql.json.enablePartialResults": "false",
         "spark.sql.jsonGenerator.ignoreNullFields": "false",
     }
     for setting, value in settings.items():
         spark.conf.set(setting, value)
     try:
-        with pytest.raises(TableError, match=r"is false in this session: a where .* JSON") as refused:
+        with pytest.raises(TableError, match=r"is (false|other) in this session: a where .* JSON") as refused:
             live(spark, zone.config, T)
         assert zone.merge().exact
-        assert sorted(zone.rows("id")) == [(1,), (2,), (3,)]
+        assert sorted(zone.rows("id")) == [(1,), (2,), (3,), (5,)]
         exec(refused.value.hint or "", {"spark": spark})
-        assert sorted(row["id"] for row in live(spark, zone.config, T).collect()) == [1, 2, 3]
+        assert sorted(row["id"] for row in live(spark, zone.config, T).collect()) == [1, 2, 3, 5]
     finally:
         for setting in settings:
             spark.conf.unset(setting)
