@@ -115,7 +115,7 @@ def awaited_sessions(name: str) -> dict[Hashable, tuple[int, int]]:
 
 def _bytes_received(descriptor: int) -> int:
     """Return how many bytes came on a TCP connection; 0 for another one."""
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
+    with _another(descriptor) as copy:
         if copy.family not in (socket.AF_INET, socket.AF_INET6):
             return 0
         found = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.size)
@@ -124,8 +124,18 @@ def _bytes_received(descriptor: int) -> int:
 
 def shut_down(descriptor: int) -> None:
     """Shut a connection down; its descriptor stays its owner's. `OSError` if it has ended."""
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
+    with _another(descriptor) as copy:
         copy.shutdown(socket.SHUT_RDWR)
+
+
+def _another(descriptor: int) -> socket.socket:
+    """Return another socket for a connection, whose number stays ours; `OSError` if it has ended."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # another thread has closed it, and its number is a file's by now
+        os.close(copy)
+        raise
 
 
 @contextmanager
@@ -137,10 +147,10 @@ def answered(descriptor: int, doing: str) -> Iterator[None]:
     """
     silent = threading.Event()
     try:
-        copy = os.dup(descriptor)  # whose number stays ours until the end
+        connection = _another(descriptor)
     except OSError as error:
         raise UnreachableError(f"{doing}: the connection has ended") from error
-    with socket.socket(fileno=copy) as connection:
+    with connection:
 
         def end() -> None:
             silent.set()

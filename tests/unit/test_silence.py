@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,15 @@ def test_a_connection_that_answers_stays_open_and_its_errors_are_its_own(
 def test_a_connection_that_has_ended_is_lost() -> None:
     with pytest.raises(TransientError, match="the connection has ended"), answered(-1, "asking"):
         pass
+
+
+def test_a_number_that_is_a_files_by_now_leaves_none_open(tmp_path: Path) -> None:
+    """Another thread has closed the connection, and opened a file."""
+    with (tmp_path / "file").open("w") as file:
+        before = len(os.listdir("/proc/self/fd"))
+        for use in (silence.shut_down, silence._bytes_received):
+            with pytest.raises(OSError, match="socket"):
+                use(file.fileno())
+        with pytest.raises(TransientError, match="the connection has ended"), answered(file.fileno(), "x"):
+            pass
+        assert len(os.listdir("/proc/self/fd")) == before
