@@ -27,7 +27,8 @@ class MysqlGauge:
         name = f"deltatide {config.name}"
         self._connection = connect(config.url.get_secret_value(), name)
         self._replicas = [
-            WatchedReplica(f"limits.replicas[{n}]", url, name) for n, url in enumerate(replicas)
+            WatchedReplica(f"limits.replicas[{n}]", url, f"{name} (replica)")
+            for n, url in enumerate(replicas)
         ]
 
     def measure(self) -> Mapping[str, float]:

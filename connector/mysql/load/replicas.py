@@ -30,6 +30,9 @@ class WatchedReplica:
 
     `unknown`: why it is unknown, as last measured: it can't be reached, or does not replicate. One that
     refuses is not watched, which is logged once.
+
+    `name`: of its session, and of none to the source: whether that is silent, or has lost a session of ours,
+    says nothing about a replica's. So each question to a replica is ended by itself if it is not answered.
     """
 
     def __init__(self, setting: str, url: str, name: str) -> None:
@@ -99,7 +102,8 @@ class WatchedReplica:
         return found
 
     def _grant(self, connection: Connection[Any]) -> str:
-        with driver_errors("reading the user's name"):
+        doing = "reading the user's name"
+        with driver_errors(doing), answered(descriptor_of(connection), doing):
             server, user = find_server(connection), row(connection, "SELECT CURRENT_USER()")
         assert user is not None
         name, _, host = user[0].rpartition("@")
@@ -110,7 +114,8 @@ class WatchedReplica:
         """Return whom it replicates from instead; through other replicas is all right."""
         connection = self._connection
         assert connection is not None
-        with driver_errors("reading what it replicates"):
+        doing = "reading what it replicates"
+        with driver_errors(doing), answered(descriptor_of(connection), doing):
             found, here = channels(connection) or [], find_server(connection)
             executed = row(
                 connection, f"SELECT @@global.{'gtid_slave_pos' if here.mariadb else 'gtid_executed'}"
