@@ -47,7 +47,7 @@ from connector.findings import never_dropped, require_fit
 from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.listening import Listener, Probe, listening, silence_seconds
+from connector.listening import Listener, Probe, listening, login_seconds, silence_seconds
 from connector.lost_sessions import LostSessions
 from connector.masking.source import masked_source
 from connector.signals import SignalEvent, reloaded_by_signal, stopped_by_signals
@@ -116,11 +116,13 @@ def _listen(
     signs: Callable[[], object] = lambda: None,
     *,
     first_seconds: float = 0.0,
+    login_seconds: float = 0.0,
 ) -> AbstractContextManager[Listener]:
     """Listen for the source; once it is silent, end all connections to it, and meanwhile those lost alone."""
     name, probe = _name_of(config), open_probe(config)
     look = LostSessions(name, probe, seconds).look
-    return listening(probe, lambda: end_all(name), seconds, signs, first_seconds=first_seconds, look=look)
+    limits = {"first_seconds": first_seconds, "login_seconds": login_seconds}
+    return listening(probe, lambda: end_all(name), seconds, signs, **limits, look=look)
 
 
 def check(config: Config) -> list[Finding]:
@@ -231,8 +233,8 @@ class _Agent:
     """The tenures of this process, one after the other, until it is stopped.
 
     `term`: the last tenure's term; 0: none. The next tenure begins with the configuration that the last one
-    ended with (`LiveAgent.stand_by`). `first_seconds`: for the source's first answer, once a tenure ended
-    without any: a login that takes longer than silence may would end each one.
+    ended with (`LiveAgent.stand_by`). `first_seconds`: for the source's first answer, if the last tenure's
+    came late or never: a login that takes longer than silence may would end each one.
     """
 
     live: LiveAgent
@@ -287,11 +289,16 @@ class _Agent:
             self.live.activate(capture, lease)
             seconds = config.landing.lease_seconds
             silence = silence_seconds(seconds, standbys=self.standby)
+            login = login_seconds(seconds, standbys=self.standby)
             with (
                 self._stopping(capture),
                 reloaded_by_signal(capture.reload),
                 _listen(
-                    config, silence, lambda: capture.progress.arrivals, first_seconds=self.first_seconds
+                    config,
+                    silence,
+                    lambda: capture.progress.arrivals,
+                    first_seconds=self.first_seconds,
+                    login_seconds=login,
                 ) as listener,
                 LeaseKeeper(lease, capture, listener).running(),
             ):
@@ -299,7 +306,8 @@ class _Agent:
                     self._pause(0)
                     capture.run()
                 finally:
-                    self.first_seconds = SILENCE_SECONDS if listener.unanswered else self.first_seconds
+                    if listener.late is not None:
+                        self.first_seconds = SILENCE_SECONDS if listener.late else 0.0
         finally:
             if source is not None:
                 source.close()

@@ -13,16 +13,17 @@ Invariants:
 - The session that asks may be lost alone: another one asks before the server counts as silent.
 - Only a server that can't be reached is silent. One that refuses the probe, for want of connections, has
   answered.
-- The first answer may take as long as a login does: the server looks up our host's name, or an address leads
-  to a host that is gone first. Whoever took that for silence must not do so again, for ever.
+- A login may take longer than an answer: the server looks up our host's name, or an address leads to a host
+  that is gone first. So silence is judged later while a session logs in, and whoever took a first login for
+  silence waits longer for the next one.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable
+from contextlib import AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
 from connector.background import BackgroundThread
@@ -33,14 +34,23 @@ from connector.silence import SILENCE_SECONDS
 log = logging.getLogger(__name__)
 
 TAKEOVER_SECONDS = 3.0
-"""A standby takes over within the length of the lease and this, whatever befalls the active agent."""
+"""A standby takes over within the length of the lease and this, whatever befalls the active agent.
+
+Except if the database falls silent while an agent logs in for the first time whose last first login took too
+long (`first_seconds`).
+"""
 
 ASK_SECONDS = 2.0
 """The longest pause between two questions: they cost next to nothing."""
 
 
 class Probe(SessionList, Protocol):
-    """A session that asks nothing but whether the server answers, and whom. Used by one thread."""
+    """A session that asks nothing but whether the server answers, and whom. Used by one thread.
+
+    `logs_in`: whether it is being opened; for any thread.
+    """
+
+    logs_in: bool
 
     def ask(self) -> None:
         """Wait for an answer; `UnreachableError` if the server can't be reached, or the session was lost.
@@ -69,6 +79,7 @@ class SessionProbe(Generic[_Connection]):
     ) -> None:
         self._connect, self._ask, self._close, self._idle, self._end = connect, ask, close, idle, end
         self._connection: _Connection | None = None
+        self.logs_in = False
 
     def ask(self) -> None:
         """Wait for an answer."""
@@ -83,7 +94,7 @@ class SessionProbe(Generic[_Connection]):
         self._on_session(lambda connection: self._end(connection, session))
 
     def _on_session(self, use: Callable[[_Connection], _Result]) -> _Result:
-        connection = self._connection = self._connection or self._connect()
+        connection = self._connection = self._connection or self._log_in()
         try:
             return use(connection)
         except Exception as error:
@@ -94,6 +105,13 @@ class SessionProbe(Generic[_Connection]):
             if isinstance(error, DeltatideError):
                 self.close()
             raise
+
+    def _log_in(self) -> _Connection:
+        self.logs_in = True
+        try:
+            return self._connect()
+        finally:
+            self.logs_in = False
 
     def close(self) -> None:
         """Close the session; the next question opens another one."""
@@ -112,14 +130,24 @@ def silence_seconds(lease_seconds: float, *, standbys: bool) -> float:
     return min((lease_seconds + TAKEOVER_SECONDS) / 2, SILENCE_SECONDS)
 
 
+def login_seconds(lease_seconds: float, *, standbys: bool) -> float:
+    """Return how long a server may answer nothing while a session logs in: longer, if the lease allows.
+
+    Whoever takes over keeps at least `TAKEOVER_SECONDS`, as after an agent that does not renew its lease.
+    """
+    seconds = silence_seconds(lease_seconds, standbys=standbys)
+    return min(max(seconds, (seconds + lease_seconds) / 2), SILENCE_SECONDS)
+
+
 class Listener(BackgroundThread):
     """A thread that judges whether the server is silent; another one asks it.
 
     `end` ends all connections; it is called again each time that another `seconds` have passed without an
-    answer, until the first one `first_seconds`, if that is more. `signs` returns something that differs once
-    more was heard of the server. `look` is called after each answer, with the seconds of the pause before it:
-    it looks for connections that were lost alone. `silent`: whether it has been silent since its last answer;
-    `unanswered`: whether it was so before its first one.
+    answer: while the probe logs in `login_seconds`, and until the first answer `first_seconds`, if these are
+    more. `signs` returns something that differs once more was heard of the server. `look` is called after
+    each answer, with the seconds of the pause before it: it looks for connections that were lost alone.
+    `silent`: whether the server has been silent since its last answer; `late`: whether its first one took
+    longer than `seconds`, None as long as that is not known.
     """
 
     def __init__(
@@ -130,29 +158,33 @@ class Listener(BackgroundThread):
         signs: Callable[[], object] = lambda: None,
         *,
         first_seconds: float = 0.0,
+        login_seconds: float = 0.0,
         look: Callable[[float], None] = lambda _pause: None,
     ) -> None:
         super().__init__("listening")
-        self.silent = self.unanswered = False
+        self.silent = False
+        self.late: bool | None = None
         self._probe, self._end, self._seconds, self._signs, self._look = probe, end, seconds, signs, look
-        self._first_seconds, self._answers = max(seconds, first_seconds), 0
+        self._first_seconds, self._login_seconds = first_seconds, login_seconds
+        self._answers, self._ask_at_once = 0, False
         self._broken: Exception | None = None
 
     def work(self) -> None:
         """Judge at intervals, until `stopping`."""
         threading.Thread(target=self._ask, name="asking", daemon=True).start()
-        tick, quiet, before, doubted = min(1.0, self._seconds / 8), 0.0, None, False
+        tick, quiet, waited, before, doubted = min(1.0, self._seconds / 8), 0.0, 0.0, None, False
         while not self.stopping.wait(tick):
             now = (self._answers, self._signs())
-            quiet = quiet + tick if now == before else 0.0
-            before, limit = now, self._seconds if now[0] else self._first_seconds
+            quiet, waited = quiet + tick if now == before else 0.0, waited + tick
+            before, limit = now, self._limit(answered=now[0] > 0)
+            if self.late is None and (now[0] or waited >= self._seconds):
+                self.late = not now[0]
             if quiet == 0.0:
                 self.silent = doubted = False
-            elif quiet >= limit / 2 and now[0] and not doubted:
-                doubted = True
+            elif quiet >= self._seconds / 2 and now[0] and not doubted:
+                doubted = self._ask_at_once = True
                 self._probe.close()  # the question is asked again by another session
             elif quiet >= limit:
-                self.unanswered |= not now[0]
                 self.silent, quiet = True, 0.0
                 text = "the database has not answered for %.3g s: ending all connections to it"
                 log.warning(text, limit)
@@ -160,6 +192,11 @@ class Listener(BackgroundThread):
             if self._broken is not None:
                 raise self._broken
         self._probe.close()
+
+    def _limit(self, *, answered: bool) -> float:
+        """Return how long the server may answer nothing as things are."""
+        login_seconds = self._login_seconds if self._probe.logs_in else 0.0
+        return max(self._seconds, login_seconds, 0.0 if answered else self._first_seconds)
 
     def _ask(self) -> None:
         pause = min(self._seconds / 8, ASK_SECONDS)
@@ -170,6 +207,9 @@ class Listener(BackgroundThread):
                 self._look(pause)
             except UnreachableError as error:
                 log.debug("%s", error)
+                if self._ask_at_once:  # as it may take long to log in
+                    self._ask_at_once = False
+                    continue
             except DeltatideError:  # it refuses, so it is there
                 self._answers += 1
             except Exception as error:  # for `failure`, since without questions nothing can be judged
@@ -179,7 +219,6 @@ class Listener(BackgroundThread):
         self._probe.close()
 
 
-@contextmanager
 def listening(
     probe: Probe,
     end: Callable[[], None],
@@ -187,12 +226,11 @@ def listening(
     signs: Callable[[], object] = lambda: None,
     *,
     first_seconds: float = 0.0,
+    login_seconds: float = 0.0,
     look: Callable[[float], None] = lambda _pause: None,
-) -> Iterator[Listener]:
+) -> AbstractContextManager[Listener]:
     """Listen while the block runs, as `Listener` does."""
-    listener = Listener(probe, end, seconds, signs, first_seconds=first_seconds, look=look)
-    listener.start()
-    try:
-        yield listener
-    finally:
-        listener.stop()
+    listener = Listener(
+        probe, end, seconds, signs, first_seconds=first_seconds, login_seconds=login_seconds, look=look
+    )
+    return listener.running()

@@ -10,7 +10,7 @@ import pytest
 
 from connector import silence
 from connector.errors import PreconditionError, TransientError, UnreachableError
-from connector.listening import Listener, SessionProbe, listening, silence_seconds
+from connector.listening import Listener, SessionProbe, listening, login_seconds, silence_seconds
 from connector.silence import end_all, note_open
 from tests.support.agent.agents import AnsweringProbe
 from tests.support.waiting import wait_until
@@ -141,16 +141,72 @@ def test_the_first_answer_may_take_longer_as_logins_may() -> None:
     listener = Listener(probe, lambda: None, 0.1, lambda: ticks.append(None), first_seconds=60)
     listener.start()
     wait_until(lambda: listener.silent or len(ticks) > 30, "it has judged")
-    assert (listener.silent, listener.unanswered) == (False, False)
+    assert (listener.silent, listener.late) == (False, True)
     logged_in.set()
     wait_until(lambda: listener._answers > 0, "it has answered")
     probe.silent.set()
     wait_until(lambda: listener.silent, "it is silent")
-    assert not listener.unanswered
     listener.stop()
     never = judge(lambda: UnreachableError("no answer"))
-    wait_until(lambda: never.unanswered, "it has never answered")
+    wait_until(lambda: never.late, "it has never answered")
     never.stop()
+    at_once = Listener(AnsweringProbe(), lambda: None, SECONDS, first_seconds=60)
+    at_once.start()
+    wait_until(lambda: at_once.late is not None, "it has answered")
+    assert not at_once.late
+    at_once.stop()
+
+
+class SlowToLogIn(AnsweringProbe):
+    """A session that is lost once, and logs in again only after the test allows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_log_in = threading.Event()
+
+    def ask(self) -> None:
+        if self.closed.is_set():
+            self.logs_in = True
+            self.may_log_in.wait(30)
+            self.logs_in = False
+        super().ask()
+
+
+def test_silence_is_judged_later_while_a_session_logs_in_and_not_never() -> None:
+    """The session that asks was lost alone; the next one takes longer than is left of the silence."""
+    for logs_in in (True, False):
+        probe, ticks = SlowToLogIn(), list[None]()
+
+        def tick(ticks: list[None] = ticks) -> None:
+            ticks.append(None)
+
+        listener = Listener(probe, lambda: None, SECONDS, tick, login_seconds=3 * SECONDS)
+        listener.start()
+        wait_until(lambda judged=listener: judged._answers > 3, "it has answered")
+        probe.silent.set()
+        wait_until(lambda asks=probe: asks.logs_in, "another session logs in")
+        begun = len(ticks)
+        if logs_in:
+            wait_until(lambda since=begun, all_=ticks: len(all_) > since + 8, "the silence lasts")
+            assert not listener.silent
+            probe.silent.clear()
+            probe.may_log_in.set()
+            answers = listener._answers
+            wait_until(lambda judged=listener, n=answers: judged._answers > n, "it answers")
+            assert not listener.silent
+        else:
+            wait_until(lambda judged=listener: judged.silent, "it is silent")
+            assert len(ticks) < begun + 3 * 8
+            probe.may_log_in.set()
+        listener.stop()
+
+
+def test_whoever_takes_over_keeps_as_long_as_after_an_agent_that_does_not_renew_its_lease() -> None:
+    for seconds in (1, 3, 6, 15, 60, 3600):
+        assert login_seconds(seconds, standbys=True) >= silence_seconds(seconds, standbys=True)
+        assert login_seconds(seconds, standbys=True) <= max(seconds, 2.0)
+    assert login_seconds(15, standbys=True) == 12.0
+    assert login_seconds(15, standbys=False) == silence.SILENCE_SECONDS
 
 
 def judge(raises: Callable[[], Exception], signs: Callable[[], object] = lambda: None) -> Listener:

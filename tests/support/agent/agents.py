@@ -65,6 +65,8 @@ class MortalStore:
 class AnsweringProbe:
     """A `connector.listening.Probe` of a server that answers, unless it is `silent`."""
 
+    logs_in = False
+
     def __init__(self) -> None:
         self.silent = threading.Event()
         self.closed = threading.Event()
