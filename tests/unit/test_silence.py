@@ -53,13 +53,29 @@ def test_a_connection_that_has_ended_is_lost() -> None:
         pass
 
 
-def test_a_number_that_is_a_files_by_now_leaves_none_open(tmp_path: Path) -> None:
+def test_a_number_that_is_a_files_by_now_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another thread has closed the connection, and opened a file."""
+    taken, dup = [], os.dup
+
+    def noted(number: int) -> int:
+        taken.append(dup(number))
+        return taken[-1]
+
+    monkeypatch.setattr(os, "dup", noted)
     with (tmp_path / "file").open("w") as file:
-        before = len(os.listdir("/proc/self/fd"))
         for use in (silence.shut_down, silence._bytes_received):
             with pytest.raises(OSError, match="socket"):
                 use(file.fileno())
         with pytest.raises(TransientError, match="the connection has ended"), answered(file.fileno(), "x"):
             pass
-        assert len(os.listdir("/proc/self/fd")) == before
+        still = [number for number in taken if _is_open(number, file.fileno())]
+    assert (len(taken), still) == (3, [])
+
+
+def _is_open(number: int, as_: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), os.fstat(as_))
+    except OSError:
+        return False
