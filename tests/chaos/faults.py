@@ -35,6 +35,7 @@ CRASHED = "database server crashed"
 OF_THE_MERGE = (MERGE_KILLED, MERGE_PAUSED, MAINTAINED, MAINTAIN_KILLED, MERGED_BESIDE)
 MERGED = "cut at manifest"
 PLANNED_SECONDS = 120.0
+LONGER_SECONDS = 300.0
 MOST_SECONDS = 8.0
 """Between two faults, on average: with more of them, dumps and merges would hardly ever end."""
 
@@ -107,7 +108,7 @@ class Faults:
     def run(self, seconds: float, *, quick: bool, missing: Callable[[], list[str]]) -> None:
         """Let faults happen for so long, calms included; then no more begin, and those under way have ended.
 
-        On a slow machine, up to twice as long, until nothing that was promised is `missing`.
+        On a slow machine, up to `LONGER_SECONDS` more, until nothing that was promised is `missing`.
         """
         kinds = list(QUICK if quick else self.weights)
         self._random.shuffle(kinds)
@@ -115,12 +116,13 @@ class Faults:
         hanging = list(faulty_s3.HANGING)
         self._store.force(*hanging, *(k for k in faulty_s3.KINDS if k not in hanging))
         begun, pause = time.monotonic(), min(MOST_SECONDS, seconds * 0.6 / len(kinds))
+        latest = seconds + LONGER_SECONDS
         storm = begun
-        while (passed := time.monotonic() - begun) < seconds or (passed < 2 * seconds and missing()):
-            planned = bool(kinds)
-            again = [] if planned else [kind for kind in missing() if kind in self.weights]
-            drawn = self._random.choice(again) if again else self._draw(quick)
-            self._begin(kinds.pop() if planned else drawn, planned)
+        while (passed := time.monotonic() - begun) < seconds or (passed < latest and missing()):
+            again = [] if kinds else self._to_repeat(missing())
+            planned = bool(kinds or again)
+            kind = kinds.pop() if kinds else self._random.choice(again) if again else self._draw(quick)
+            self._begin(kind, planned)
             self._ending.wait(self._random.uniform(0.6, 1.4) * pause)
             if not quick and time.monotonic() - storm > STORM_SECONDS:
                 self._wait_for_exact_cut()
@@ -129,6 +131,11 @@ class Faults:
         self._store.end_faults()
         for thread in self._threads:
             thread.join()
+
+    def _to_repeat(self, missing: list[str]) -> list[str]:
+        """Return which of the missing kinds to begin again: amid faults, a command fails, for example."""
+        under_way = {thread.name for thread in self._threads if thread.is_alive()}
+        return [kind for kind in missing if kind in self.weights and kind not in under_way]
 
     def _wait_for_exact_cut(self) -> None:
         """Begin no fault and let the store answer until another cut is exact."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import subprocess
+from collections import Counter
 
 from tests.chaos.tally import Tally
 from tests.chaos.writers import COLUMNS
@@ -37,7 +38,7 @@ class Operators:
         self._random = random.Random(seed)
         self._numbers = itertools.count(1)
         self._last = ""
-        self.unsuccessful = 0
+        self.unsuccessful: Counter[str] = Counter()
 
     def do(self, kind: str) -> None:
         """Do one thing of a kind. To be paused or cancelled, a dump begins paused: else it may be over."""
@@ -81,4 +82,4 @@ class Operators:
         elif done.returncode == 0 or (kind == STATUS and done.stdout):
             self._tally.count(kind)
         else:
-            self.unsuccessful += 1
+            self.unsuccessful[kind] += 1

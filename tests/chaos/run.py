@@ -283,7 +283,10 @@ class Run:
             "rows changed": f"{sum(w.changes for w in self.writers):,}",
             "manifests": f"{line.number:,}, of {len(line.terms)} terms",
             "store requests": f"{self.store.requests:,}",
-            "commands that failed amid faults": f"{self.people.unsuccessful:,}",
+            "commands that failed amid faults": ", ".join(
+                f"{times:,} {kind}" for kind, times in self.people.unsuccessful.most_common()
+            )
+            or "0",
             "cuts": f"{checker.recorded:,} recorded, {checker.exact:,} exact, {checker.checked:,} checked",
             "exact manifests checked": f"{self.landed.checked:,}{gave_up}",
             "rows compared": f"{checker.rows:,} in cuts, {self.landed.rows:,} in manifests",
