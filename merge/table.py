@@ -124,7 +124,8 @@ def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
     """Return whether files of a version are gone; reads them all."""
     try:
         with applied_settings(spark, ANY_VERSION):
-            target.at(spark, version).select(CDC).write.format("noop").mode("overwrite").save()
+            # No statistics answer this. In Delta 4.0, a write to "noop" can't read deletion vectors.
+            target.at(spark, version).selectExpr(f"max(xxhash64({CDC}.op))").collect()
     except SPARK_ERRORS as error:
         return is_lost_file(error)
     return False

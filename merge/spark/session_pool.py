@@ -86,6 +86,11 @@ class SessionPool:
         return [session]
 
 
+def offers_own_sessions(spark: SparkSession) -> bool:
+    """Return whether a merge gets sessions of its own; else it uses the caller's."""
+    return _offers(spark, "newSession") or _offers(spark, "cloneSession")
+
+
 @contextmanager
 def own_session_pool(
     spark: SparkSession, most: int, settings: Mapping[str, str | None]
@@ -96,7 +101,7 @@ def own_session_pool(
     Nobody else sees their changes. If the platform has no second session, lend `spark` itself: change its
     settings and restore them.
     """
-    separate = _offers(spark, "newSession") or _offers(spark, "cloneSession")
+    separate = offers_own_sessions(spark)
     with ExitStack() as stack:
 
         def another() -> SparkSession:

@@ -21,7 +21,11 @@ from merge.spark.unreachable import StoreError
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, update_of_a
 from tests.support.servers.s3_server import S3
-from tests.support.spark.spark_sessions import another_session, require_conditional_writes
+from tests.support.spark.spark_sessions import (
+    another_session,
+    require_conditional_writes,
+    require_own_sessions,
+)
 
 
 @pytest.fixture
@@ -209,6 +213,7 @@ def one_at_a_time(config: Config, parallel: int = 1) -> Config:
 
 
 def test_each_table_merged_at_a_time_commits_under_its_own_name(spark: SparkSession, tmp_path: Path) -> None:
+    require_own_sessions(spark)
     landed, underway, most = Landed.local(tmp_path / "landing"), set[str](), [0]
     config = one_at_a_time(config_of(str(tmp_path / "landing"), str(tmp_path / "lake")), 3)
     tables = [schema_of(f"public.t{n}", id="int") for n in range(6)]

@@ -19,6 +19,7 @@ from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
 from merge.landing_zone import LandingZone
 from merge.shapes import changes_job, history_job
+from merge.spark.session_pool import offers_own_sessions
 from merge.spark.session_settings import analyzes_late
 from tests.support.landing.landed import Event, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
@@ -171,7 +172,8 @@ def test_a_condition_holds_of_the_same_rows_whatever_the_callers_session_is_set_
             live(spark, config_of(str(tmp_path / "landing"), str(tmp_path), public__orders=by_pattern), T)
         assert zone.merge().exact
         assert zone.rows("id") == [(1,)]
-        assert [found for found in seen if found != JUDGED] == []
+        if offers_own_sessions(spark):
+            assert [found for found in seen if found != JUDGED] == []
     finally:
         for setting in JUDGED:
             spark.conf.unset(setting)

@@ -22,7 +22,7 @@ from merge.report import TableProgress
 from merge.spark.session_settings import all_settings
 from tests.support.landing.landed import Chunk, Event, Landed, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
-from tests.support.spark.spark_sessions import forget_delta_logs
+from tests.support.spark.spark_sessions import forget_delta_logs, require_own_sessions
 
 
 @pytest.fixture
@@ -171,6 +171,7 @@ def test_the_callers_session_is_left_as_it_was_and_its_commits_are_its_own(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller writes to a table of its own in the midst of the merge's commit; another merge fails."""
+    require_own_sessions(zone.spark)
     zone.log(10, insert(5, 1))
     mine = f"delta.`{zone.folder}/mine`"
     zone.spark.sql(f"CREATE TABLE {mine} (id int) USING DELTA")

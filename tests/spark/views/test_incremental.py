@@ -24,7 +24,7 @@ from merge.views.lineage import NotIncrementalError
 from merge.views.refresh import Refresh
 from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
-from tests.support.spark.spark_sessions import forget_delta_logs
+from tests.support.spark.spark_sessions import forget_delta_logs, require_own_sessions
 
 ORDERS = schema_of("public.orders", id="int", customer="int", status="string", amount="decimal(12,2)")
 CUSTOMERS = schema_of("public.customers", id="bigint", country="string")
@@ -155,6 +155,7 @@ def test_keys_that_conditions_do_not_find_are_refused(spark: SparkSession) -> No
 def test_a_refresh_is_full_if_others_wrote_to_the_view_or_it_is_not_known_what_has_changed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require_own_sessions(spark)
     shop = Shop(spark, tmp_path, n="SELECT status, count(*) AS n FROM orders GROUP BY status")
     view = f"delta.`{tmp_path}/lake/views/n`"
     replace_rows = IncrementalRefresh._replace

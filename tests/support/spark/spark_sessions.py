@@ -16,6 +16,7 @@ import pytest
 
 from connector.demo.servers.starting import free_port
 from merge.spark.session import S3Access, local_session
+from merge.spark.session_pool import offers_own_sessions
 from merge.spark.session_settings import INTERPRETED
 
 if TYPE_CHECKING:
@@ -125,6 +126,12 @@ def files_limited_to(spark: SparkSession, size: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def require_own_sessions(spark: SparkSession) -> None:
+    """Skip a test of what a merge's own sessions are for, where it has none."""
+    if not offers_own_sessions(spark):
+        pytest.skip("before Spark 4.1, a merge over Spark Connect has no session of its own")
 
 
 def require_conditional_writes() -> None:
