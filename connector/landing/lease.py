@@ -19,13 +19,13 @@ removed. So a manifest with a greater term than one's own is by another agent th
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -36,11 +36,10 @@ from connector.landing.format import LEASE
 from connector.landing.manifest_store import newest_manifest
 from connector.store.protocol import Store
 
-STANDBY_POLL_SECONDS = 0.5
-"""The longest a standby waits between checks of the lease; a handover takes about this long."""
+log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.1
-"""The pause before a read that failed is repeated."""
+STANDBY_POLL_SECONDS = 0.5
+"""The longest wait between checks of another's lease; a handover takes about this long."""
 
 
 class AgentFigures(BaseModel):
@@ -150,30 +149,41 @@ class Lease:
 
         A free or released lease, and one whose process on this host is dead, is taken at once. Another host's
         lease is watched, and `on_wait` is called once. `FencedError` if the holder is alive; a `standby`
-        keeps watching instead, even if another standby was faster. After a `TransientError` it can be called
-        again with the same `holder`, a unique id.
+        keeps watching instead, even if another standby was faster. After a `TransientError`, which is raised
+        only before that, it can be called again with the same `holder`, a unique id.
         """
         holder = holder or uuid.uuid4().hex
+        watch = _Watch(store, on_wait, standby, sleep, clock)
         while True:
-            found = _read(store)
-            if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
-                return cls(store, *found)
-            if found is not None and not _is_free(found[0]):
-                watch = _Watch(store, on_wait, sleep, clock)
-                found = watch.until_free(found) if standby else watch.until_expired(found)
-            former = found[0] if found else None
-            unfenced = former is not None and (former.unfenced or not _is_free(former))
-            landed = newest_manifest(store)
-            term = max(former.term if former else 0, landed.term if landed else 0) + 1
-            state = _new_holder(former, term, seconds, holder, unfenced)
-            version = _write_lease(store, state, found[1] if found else None)
             try:
-                version = version or _own_version(store, state)
-            except FencedError:
-                if not standby:
+                if (lease := cls._take(store, seconds, holder, watch)) is not None:
+                    return lease
+            except TransientError as error:
+                if not watch.began:
                     raise
-                continue
-            return cls(store, state, version)
+                watch.failed(error)
+                sleep(STANDBY_POLL_SECONDS)
+
+    @classmethod
+    def _take(cls, store: Store, seconds: float, holder: str, watch: _Watch) -> Lease | None:
+        """Take the lease once it is free; None if another standby was faster."""
+        found = _read(store)
+        if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
+            return cls(store, *found)
+        if found is not None and not _is_free(found[0]):
+            found = watch.until_free(found)
+        former = found[0] if found else None
+        unfenced = former is not None and (former.unfenced or not _is_free(former))
+        landed = newest_manifest(store)
+        term = max(former.term if former else 0, landed.term if landed else 0) + 1
+        state = _new_holder(former, term, seconds, holder, unfenced)
+        version = _write_lease(store, state, found[1] if found else None)
+        try:
+            return cls(store, state, version or _own_version(store, state))
+        except FencedError:
+            if not watch.standby:
+                raise
+            return None
 
     def renew(self, status: AgentFigures | None = None, *, fenced: bool = False) -> None:
         """Hold the lease for another `seconds`, and leave figures for others to read.
@@ -242,57 +252,82 @@ def _own_version(store: Store, state: Holder) -> str:
     return found[1]
 
 
-@dataclass(frozen=True)
 class _Watch:
-    """Watches another holder's lease. `on_wait` is called once, with what is awaited."""
+    """Watches others' leases: for how long one was not renewed. `on_wait` is called once for each holder.
 
-    store: Store
-    on_wait: Callable[[str], None] | None
-    sleep: Callable[[float], None]
-    clock: Callable[[], float]
+    The store may fail meanwhile: a lease that is the same before and after was not renewed. But for all of a
+    time in which the store failed, it may have failed its holder, too: of that, no more counts than a third
+    of the lease's length, after which it is renewed again.
+    """
 
-    def until_expired(self, found: tuple[Holder, str]) -> tuple[Holder, str] | None:
-        """Watch for the lease's length; `FencedError` if it is renewed, or its process lives on this host."""
-        holder, version = found
-        if _process_lives(holder):
-            raise _fenced(holder)
-        self._say(
-            f"waiting up to {holder.seconds:g} s to see whether {_described(holder)} still holds the lease"
-        )
-        end = self.clock() + holder.seconds
-        while (left := end - self.clock()) > 0:
-            self.sleep(min(left, max(holder.seconds / 10, 0.05), 1.0))
-            current = self._look()
-            if current is None or current[0].released:
-                return current
-            if current[1] != version:
-                raise _fenced(current[0])
-        return found
+    def __init__(
+        self,
+        store: Store,
+        on_wait: Callable[[str], None] | None,
+        standby: bool,
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.standby = standby
+        self._store, self._on_wait, self._sleep, self._clock = store, on_wait, sleep, clock
+        self._seen: tuple[Holder, str] | None = None
+        self._seen_at = self._quiet = 0.0
+        self._is_failing = False
+
+    @property
+    def began(self) -> bool:
+        """Return whether a lease was watched."""
+        return self._seen is not None
 
     def until_free(self, found: tuple[Holder, str]) -> tuple[Holder, str] | None:
-        """Watch until the lease is free, or has not been renewed for its length."""
-        self._say(f"standing by: {_described(found[0])} holds the lease")
-        seen = self.clock()
-        while self.clock() - seen < found[0].seconds:
-            self.sleep(min(max(found[0].seconds / 10, 0.05), STANDBY_POLL_SECONDS))
-            current = self._look()
+        """Watch until the lease is free, or was not renewed for its length.
+
+        Unless we are a standby: `FencedError` if it is renewed, or its process lives on this host.
+        """
+        self._note(found)
+        while self._quiet < found[0].seconds:
+            self._sleep(min(max(found[0].seconds / 10, 0.05), STANDBY_POLL_SECONDS))
+            try:
+                current = _read(self._store)
+            except TransientError as error:
+                self.failed(error)
+                continue
             if current is None or _is_free(current[0]):
                 return current
-            if current[1] != found[1]:
-                found, seen = current, self.clock()
+            found = current
+            self._note(found)
         return found
 
-    def _look(self) -> tuple[Holder, str] | None:
-        """Read the lease. One failure is none: it would have the lease watched from the beginning, again."""
-        try:
-            return _read(self.store)
-        except TransientError:
-            self.sleep(RETRY_SECONDS)
-            return _read(self.store)
+    def failed(self, error: TransientError) -> None:
+        """Note that the store failed, which is said once."""
+        if not self._is_failing:
+            log.warning("the landing zone did not answer, retrying: %s", error)
+        self._is_failing = True
+
+    def _note(self, found: tuple[Holder, str]) -> None:
+        now, before, self._seen = self._clock(), self._seen, found
+        passed, self._seen_at = now - self._seen_at, now
+        if before is not None and before[1] == found[1]:
+            self._quiet += min(passed, found[0].seconds / 3) if self._is_failing else passed
+        else:
+            self._quiet = 0.0
+            self._begin(found[0], before)
+        self._is_failing = False
+
+    def _begin(self, holder: Holder, before: tuple[Holder, str] | None) -> None:
+        if not self.standby and (before is not None or _process_lives(holder)):
+            raise _fenced(holder)
+        if before is not None and before[0].holder == holder.holder:
+            return
+        who = _described(holder)
+        if self.standby:
+            self._say(f"standing by: {who} holds the lease")
+        else:
+            self._say(f"waiting up to {holder.seconds:g} s to see whether {who} still holds the lease")
 
     def _say(self, what: str) -> None:
-        if self.on_wait is not None:
-            self.on_wait(what)
+        if self._on_wait is not None:
+            self._on_wait(what)
 
 
 def _is_free(state: Holder) -> bool:

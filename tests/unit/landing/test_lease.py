@@ -213,8 +213,9 @@ def test_a_standby_watches_as_long_as_the_lease_is_renewed(store: MemoryStore, m
 
 
 @pytest.mark.parametrize("standby", [True, False])
+@pytest.mark.parametrize("of_each", [2, 5])
 def test_a_store_that_fails_once_in_a_while_delays_no_takeover(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, standby: bool
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, standby: bool, of_each: int
 ) -> None:
     """The lease is not watched from the beginning again, for ever."""
     held_elsewhere(store)
@@ -222,14 +223,52 @@ def test_a_store_that_fails_once_in_a_while_delays_no_takeover(
 
     def read_unless_it_fails(name: str) -> tuple[bytes, str] | None:
         reads.append(name)
-        if not len(reads) % 5:
-            raise TransientError("slow down")
-        return read(name)
+        if len(reads) % of_each:
+            return read(name)
+        raise TransientError("slow down")
 
     monkeypatch.setattr(store, "read_versioned", read_unless_it_fails)
     lease = Lease.acquire(store, 15, standby=standby, sleep=clock.sleep, clock=clock)
     assert 10 <= clock.now < 11.5
     assert lease.expired
+
+
+def test_reads_that_fail_in_a_row_leave_what_was_seen_before(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    held_elsewhere(store)
+    clock, reported = SleepingClock(), list[str]()
+    clock.at[4] = lambda: store.fail("read", LEASE, times=3)
+    clock.at[8] = lambda: store.fail("read", LEASE, times=3)
+    lease = Lease.acquire(store, 15, reported.append, standby=True, sleep=clock.sleep, clock=clock)
+    assert 10 <= clock.now < 11.5
+    assert lease.expired
+    assert caplog.text.count("the landing zone did not answer, retrying") == 2
+    assert reported == ["standing by: process 77 on db-2 holds the lease"]
+
+
+def test_a_store_that_fails_its_holder_too_is_not_held_against_that(store: MemoryStore) -> None:
+    """Once the store answers again, its holder has two thirds of the lease to renew it."""
+    held_elsewhere(store)
+    clock = SleepingClock()
+    clock.at[1] = lambda: store.fail("read", LEASE, times=100)  # for fifty seconds
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert 50 + 10 * 2 / 3 - 1 <= clock.now < 50 + 10
+    assert lease.expired
+
+
+@pytest.mark.parametrize(
+    ("operation", "when"), [("folders", "before"), ("replace", "before"), ("replace", "after")]
+)
+def test_a_store_that_fails_once_the_lease_has_expired_does_not_have_it_watched_again(
+    store: MemoryStore, operation: str, when: Any
+) -> None:
+    held_elsewhere(store)
+    clock = SleepingClock()
+    store.fail(operation, when=when, times=4)
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert 10 <= clock.now < 13
+    assert (lease.term, lease.expired) == (5, True)
 
 
 def test_a_standby_takes_a_released_lease_within_a_second(store: MemoryStore) -> None:
