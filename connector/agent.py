@@ -44,7 +44,7 @@ from connector.errors import (
 from connector.figures.progress import Progress
 from connector.figures.source_load import LoadGauge, check_load
 from connector.findings import never_dropped, require_fit
-from connector.landing.lease import Lease
+from connector.landing.lease import Lease, answer_seconds
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.listening import Listener, Probe, listening, login_seconds, silence_seconds
@@ -223,15 +223,19 @@ def run(
     raises is lost if a C extension imports a module just then and drops the errors of that.
     """
     store = ObservedStore(open_store(config.landing, config.source.name))
+    seconds = answer_seconds(config.landing.lease_seconds)
+    hurried = open_store(config.landing, config.source.name, answer_seconds=seconds)
+    lease_store = ObservedStore(hurried, counted_by=store)
     live = LiveAgent(config, store)
     with serving(live):
-        return _Agent(live, store, load_config, standby, stopped or SignalEvent()).run()
+        return _Agent(live, store, lease_store, load_config, standby, stopped or SignalEvent()).run()
 
 
 @dataclasses.dataclass
 class _Agent:
     """The tenures of this process, one after the other, until it is stopped.
 
+    `lease_store`: the same store for the lease, where a request that hangs is given up while the lease holds.
     `term`: the last tenure's term; 0: none. The next tenure begins with the configuration that the last one
     ended with (`LiveAgent.stand_by`). `first_seconds`: for the source's first answer, if the last tenure's
     came late or never: a login that takes longer than silence may would end each one.
@@ -239,6 +243,7 @@ class _Agent:
 
     live: LiveAgent
     store: ObservedStore
+    lease_store: ObservedStore
     load_config: Callable[[], Config] | None
     standby: bool
     stopped: threading.Event
@@ -265,10 +270,10 @@ class _Agent:
 
     def _serve(self) -> Capture:
         """Check, wait for the lease, and capture until it is lost or handed over, or the agent is stopped."""
-        _require_fit(self.live.config, self.store, self._pause)
+        _require_fit(self.live.config, self.store, self.lease_store, self._pause)
         self.live.stand_by()
         self._pause(0)
-        lease = _acquire_lease(self.live.config, self.store, standby=self.standby, sleep=self._pause)
+        lease = _acquire_lease(self.live.config, self.lease_store, standby=self.standby, sleep=self._pause)
         source: Source | None = None
         capture: Capture | None = None
         try:
@@ -365,13 +370,13 @@ class _Agent:
         log.info("the configuration file is valid again")
 
 
-def _require_fit(config: Config, store: Store, sleep: Callable[[float], None]) -> None:
+def _require_fit(config: Config, store: Store, lease_store: Store, sleep: Callable[[float], None]) -> None:
     """Check store and source, waiting for those that do not answer; `PreconditionError` if they are unfit."""
     patiently = retrying(threading.Event()).copy(sleep=sleep)
     landing_zone = patiently(_check_landing, store)
     newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
     asking_source = retrying(threading.Event(), "the source").copy(sleep=sleep)
-    record = functools.partial(_record_log_off, config, store) if newest is not None else None
+    record = functools.partial(_record_log_off, config, store, lease_store) if newest is not None else None
     findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
     for finding in findings:
         if finding.state == "warning" or finding.dropped:
@@ -388,7 +393,7 @@ def _acquire_lease(
     return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby, sleep=sleep)
 
 
-def _record_log_off(config: Config, store: Store, source: Source, reason: str) -> None:
+def _record_log_off(config: Config, store: Store, lease_store: Store, source: Source, reason: str) -> None:
     """Record the gap of a server that writes no log, if the landing zone has a manifest; durable on return.
 
     Does nothing while another agent is active, which will see it too. `SourceMismatchError` if the landing
@@ -397,7 +402,7 @@ def _record_log_off(config: Config, store: Store, source: Source, reason: str) -
     if retrying(threading.Event())(newest_manifest, store) is None:
         return
     try:
-        lease = _acquire_lease(config, store)
+        lease = _acquire_lease(config, lease_store)
     except FencedError as error:
         log.warning("%s, and %s", reason, error)
         return

@@ -4,8 +4,8 @@ Invariants:
 
 - The thread that renews the lease never ends alone: an error that is not transient ends the capture without
   another commit.
-- A renewal that fails is repeated long before the lease expires: one lost answer, or a store that fails for
-  some seconds, does not lose the lease of an agent that lives.
+- A renewal that fails, or hangs, is repeated long before the lease expires: a lost answer, or a store that
+  fails for some seconds, does not lose the lease of an agent that lives.
 - An agent that hands over because it can't read the log releases the lease at once, whatever its other
   threads wait for.
 """

@@ -38,6 +38,9 @@ from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
 
+ANSWER_SECONDS = 5.0
+"""The longest that a request for the lease may take, as long as connecting may."""
+
 STANDBY_POLL_SECONDS = 0.5
 """The longest wait between checks of another's lease; a handover takes about this long."""
 
@@ -89,6 +92,14 @@ class Holder(BaseModel):
     def active(self) -> bool:
         """Return whether the lease is not released. Only watching it shows whether it is still renewed."""
         return not self.released
+
+
+def answer_seconds(lease_seconds: float) -> float:
+    """Return after how long a request for the lease is given up, to be repeated.
+
+    It is renewed after a third of its length. So two requests in a row may hang, and a third one renews it.
+    """
+    return min(lease_seconds / 4, ANSWER_SECONDS)
 
 
 def read_lease(store: Store) -> Holder | None:

@@ -17,25 +17,27 @@ class ObservedStore:
 
     `errors`: number of failed calls by operation. `failed_at`: time of the last failure, by the monotonic
     clock. `failing_since`: time of the first failure since the last success; None if the last call succeeded.
+    `counted_by`: another one, whose figures include this one's.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, counted_by: ObservedStore | None = None) -> None:
         self.url = store.url
         self.errors: Counter[str] = Counter()
         self.failed_at = float("-inf")
         self.failing_since: float | None = None
-        self._store = store
+        self._store, self._figures = store, counted_by or self
 
     @contextmanager
     def _counting(self, operation: str) -> Iterator[None]:
+        figures = self._figures
         try:
             yield
         except DeltatideError:
-            self.errors[operation] += 1
-            self.failed_at = time.monotonic()
-            self.failing_since = self.failing_since or self.failed_at
+            figures.errors[operation] += 1
+            figures.failed_at = time.monotonic()
+            figures.failing_since = figures.failing_since or figures.failed_at
             raise
-        self.failing_since = None
+        figures.failing_since = None
 
     @property
     def scratch(self) -> Path:

@@ -86,8 +86,15 @@ class S3Store:
         self._had_credentials = False
 
     @classmethod
-    def open(cls, config: LandingConfig, source: str, *, patient: bool = True) -> S3Store:
-        """Create a client from the settings and the default credential chain."""
+    def open(
+        cls,
+        config: LandingConfig,
+        source: str,
+        *,
+        patient: bool = True,
+        answer_seconds: float | None = None,
+    ) -> S3Store:
+        """Create a client from the settings and the default credential chain. See `open_store`."""
         if config.bucket is None:
             raise ValueError(f"{config.url} is not on S3")
         bucket, prefix = config.bucket
@@ -96,7 +103,7 @@ class S3Store:
                 "s3",
                 endpoint_url=config.endpoint,
                 region_name=config.region,
-                config=_client_config(config, patient),
+                config=_client_config(config, patient, answer_seconds),
             )
         return cls(client, bucket, f"{prefix}/{source}" if prefix else source)
 
@@ -246,15 +253,18 @@ class S3Store:
         self._had_credentials = True
 
 
-def _client_config(config: LandingConfig, patient: bool) -> ClientConfig:
+def _client_config(config: LandingConfig, patient: bool, answer_seconds: float | None) -> ClientConfig:
     path_style = config.endpoint is not None if config.path_style is None else config.path_style
     checksums: Literal["when_required", "when_supported"] = (
         "when_required" if config.endpoint else "when_supported"
     )  # other stores may not know CRC trailers
+    read_timeout, attempts = (30.0, 4) if patient else (8.0, 2)
+    if answer_seconds is not None:
+        read_timeout, attempts = answer_seconds, 1
     return ClientConfig(
-        connect_timeout=5,
-        read_timeout=30 if patient else 8,
-        retries={"mode": "standard", "total_max_attempts": 4 if patient else 2},
+        connect_timeout=min(5.0, read_timeout),
+        read_timeout=read_timeout,
+        retries={"mode": "standard", "total_max_attempts": attempts},
         tcp_keepalive=True,
         max_pool_connections=16,
         request_checksum_calculation=checksums,

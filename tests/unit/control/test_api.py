@@ -26,6 +26,7 @@ from connector.control.status import status
 from connector.errors import ConfigurationError, TransientError
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import pending_ids
+from connector.store.observed import ObservedStore
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import Agent, config_of, insert, shop
 from tests.support.agent.status_page import client_of, live_agent, page_of
@@ -199,6 +200,11 @@ def test_health_says_starting_standby_active_and_stuck(store: MemoryStore) -> No
         assert live.store_failing_seconds > 0
         live._observed.read("x")
         assert live.store_failing_seconds == 0
+        store.fail("read", error=TransientError())
+        with pytest.raises(TransientError):  # as the lease's keeper meets it
+            ObservedStore(store, counted_by=live._observed).read("x")
+        assert live.store_failing_seconds > 0
+        assert live.store_errors == {"read": 2}
 
 
 def test_what_is_asked_of_a_standby_is_done_by_the_active_agent(store: MemoryStore) -> None:
