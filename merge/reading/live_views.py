@@ -21,16 +21,19 @@ How every query keeps it:
 2. Execution first finds the newest manifest: one scalar subquery, the same for all views of the query. So
    they show one manifest together, and since it is found after the pins, F <= `upto` for each of them.
 3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a
-   merge's. All parts of a view's plan begin with one exchange that holds what that task returns, so one such
-   task runs. Spark runs another if it loses what the first returned: with an executor, say. That one plans
-   the same, or fails, though manifests were removed or compacted meanwhile; else a row of which only one
-   half of the overlay knows would be lost. The parts also share the events that are read, by key
-   (`merge.reading.shared_plans`).
+   merge's. All parts of a view's plan begin with one exchange, or subquery, that holds what that task
+   returns, so one such task runs. Spark runs another if it loses what the first returned: with an executor,
+   say. That one plans the same, or fails, though manifests were removed or compacted meanwhile; else a row of
+   which only one half of the overlay knows would be lost. The parts also share the events that are read, by
+   key (`merge.reading.shared_plans`).
 
 A query costs Spark's planning more than its work: with adaptive execution, the rest of a plan is planned
-again after each exchange, and each time Delta lists the files of each of its scans by a job. So exchanges
-are few, and if the Delta table is small, its overlay is of another form: one task reads the table once, and
-what has landed, and joins them, behind the exchange that sends it what was planned.
+again after each exchange, and each time Delta lists the files of each of its scans by a job. Each use of a
+subquery is optimized and planned by itself, though it runs once. So both are few, and if the Delta table is
+small, its overlay is of another form: one task reads the table once, and what has landed, and joins them. If
+few tables are small, there is no exchange either: the subquery of point 2 reads the cuts, and its task plans
+for all of these tables (`merge.reading.pending_tables`), since it can't know which of them the query has.
+Delta has pinned its tables by then as well.
 
 No subquery waits for another: a JVM runs 16 of them, for all queries, and queries whose subqueries all wait
 for others would wait forever. (A view in a query's own subquery still has these two in it. On Spark 4.2, so
@@ -55,6 +58,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -78,8 +82,10 @@ from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, overlay_at_once
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
-from merge.reading.pending import CUT, NEWEST, STATE, STATUS, PendingTable, Source, Status
-from merge.reading.shared_plans import Sent, not_older, whole
+from merge.reading.pending import NEWEST, RECORDED, STATE, PendingTable, Source
+from merge.reading.pending_tables import PLANNED, PendingTables
+from merge.reading.shared_plans import Sent, not_older, not_older_than, whole
+from merge.reading.view_status import CUT, STATUS, Status
 from merge.reconcile import reconcile
 from merge.spark.session_settings import check_strict, get_setting, plain_settings, require_settings
 from merge.sql_formatting import quoted
@@ -100,6 +106,10 @@ a Delta table, it is what landed since the merge before the last."""
 SMALL_BYTES = 16 << 20
 """Up to this size of a Delta table, planning a query costs more than reading all of it in one task."""
 
+TOGETHER = 16
+"""Up to so many small tables, one task plans what each of them reads, though a query may have only one: that
+takes less than an exchange, by which the parts of a view would share what a task of its own plans."""
+
 REQUIRED = {
     "spark.sql.execution.reuseSubquery": "true",
     "spark.sql.exchange.reuse": "true",
@@ -110,8 +120,6 @@ without the third, Delta pins no version."""
 
 STALENESS = "spark.databricks.delta.stalenessLimit"
 """With it, Delta may read an older version than the newest, which the cuts know nothing of."""
-
-MERGED = "struct<manifest:bigint,epoch:int,position:bigint,id:string>"
 
 OURS = {"deltatide": "live view"}
 """Metadata of a column of each view, by which it is recognized."""
@@ -157,9 +165,12 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
 
     landing, manifest, begun = begin(spark, config, choose, refused)
     source = Source(config.landing, config.source.name)
-    newest = _one_row(spark).mapInArrow(source.newest, NEWEST).select(F.struct("*")).scalar()
-    builder = _Builder(spark, config, landing, manifest, source, newest, newest_cuts(spark, config))
-    built = _built(builder, begun, refused)
+    cuts = newest_cuts(spark, config)
+    shown = _shown(_Tables(spark, config, landing, manifest, source), begun, refused)
+    together = [each.pending for each in shown if each.is_small]
+    together = together if len(together) <= TOGETHER else []
+    builder = _Builder(spark, source, cuts, tuple(together))
+    built = {each.pending.table: (builder.view(each), each.pending) for each in shown}
     frames = {table: frame for table, (frame, _) in built.items()}
     reasons = {table: _logged(error) for table, error in (refused or {}).items()}
     names = view_names(landed)
@@ -177,19 +188,19 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
     return [*map(quoted, views), STATUS_VIEW]
 
 
-def _built(
-    builder: _Builder, begun: Sequence[Begun], refused: dict[TableName, TableError] | None
-) -> dict[TableName, tuple[DataFrame, PendingTable]]:
-    """Build views, each with what its queries read; `refused`: as for `begin`."""
-    built: dict[TableName, tuple[DataFrame, PendingTable]] = {}
+def _shown(
+    tables: _Tables, begun: Sequence[Begun], refused: dict[TableName, TableError] | None
+) -> list[_Shown]:
+    """Decide what views of tables show; `refused`: as for `begin`."""
+    shown: list[_Shown] = []
     for each in begun:
         try:
-            built[each.target.table] = builder.view(each)
+            shown.append(tables.shown(each))
         except TableError as error:
             if refused is None:
                 raise
             refused[each.target.table] = error
-    return built
+    return shown
 
 
 def _logged(error: TableError) -> str:
@@ -236,22 +247,32 @@ def _require_free(spark: SparkSession, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Builder:
-    """Builds the views of one source; `newest`: the newest manifest when a query runs (`NEWEST`).
+class _Shown:
+    """What a view shows: what has landed of a table (`pending`) over its Delta table, `frame`, if it has one.
 
-    `cuts`: the rows of the control table appended last (`newest_cuts`).
+    `known_as`: the layout of events as they are read, and projected. `is_small`: the Delta table is.
     """
+
+    pending: PendingTable
+    layout: TargetLayout
+    known_as: TableSchema
+    projection: Projection | None
+    frame: DataFrame | None
+    is_small: bool
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The tables of one source, as of manifest `manifest`."""
 
     spark: SparkSession
     config: Config
     landing: LandingZone
     manifest: Manifest
     source: Source
-    newest: Column
-    cuts: DataFrame | None
 
-    def view(self, begun: Begun) -> tuple[DataFrame, PendingTable]:
-        """Build a table's live rows, of which nothing is read before a query runs, and what it then reads."""
+    def shown(self, begun: Begun) -> _Shown:
+        """Return what the view of a table shows. `TableError` if it can't be shown."""
         table, target = begun.target.table, begun.target
         state = self.manifest.tables[table]
         assert state.schema_id is not None, "it has landed"
@@ -272,40 +293,8 @@ class _Builder:
             *of, emitted, is_narrowed, state.column_names, id_, generation, state.schema_id
         )
         known_as = schema if projection is not None else emitted
-
-        def changes(states: DataFrame) -> DataFrame:
-            """Build what has landed, a row for each key, from rows with what to read (`STATE`)."""
-            events = in_columns(self._events(pending, states, projection), known_as, layout.columns)
-            raw_keys = layout.raw_keys
-            return reconcile(events, layout.key, layout.values, partial=True, raw_keys=raw_keys)
-
-        planned = self._planned(pending, is_merged=frame is not None)
-        if frame is None or delta is None:
-            rows = fresh_rows(changes(planned.repartition(TASKS_WITHOUT_TABLE)), layout)
-            return _marked(rows, CDC), pending
-        rules = Rules(partial=True, ties=True, soft=False)
-        if delta.bytes <= SMALL_BYTES:
-            sent = Sent.of(planned)
-            states, kept = sent.states(_one_row(self.spark)), sent.not_older(frame).coalesce(1)
-            rows = overlay_at_once(kept, changes(states), layout, rules)
-        else:
-            planned = planned.repartition(TASKS)
-            shown = overlay(not_older(frame, planned), whole(changes(planned)), layout, rules)
-            rows = shown.where(ALIVE)
-        return _marked(rows, CDC), pending
-
-    def status(self, status: Status) -> DataFrame:
-        """Build the rows of `_deltatide_status`."""
-        merged = F.lit(None).cast(f"map<string,struct<{CUT}>>")
-        if self.cuts is not None:
-            fields = [name.split()[0] for name in CUT.split(", ")]
-            named = F.transform_values("tables", lambda _, at: F.struct(*[at[n].alias(n) for n in fields]))
-            newest = (
-                self.cuts.select("merged_at", named.alias("merged")).orderBy(F.desc("merged_at")).limit(1)
-            )
-            merged = newest.select("merged").scalar()
-        given = _one_row(self.spark).select(self.newest["manifest"].alias("manifest"), merged.alias("merged"))
-        return _marked(given.mapInArrow(status.rows, STATUS), "table")
+        is_small = delta is not None and delta.bytes <= SMALL_BYTES
+        return _Shown(pending, layout, known_as, projection, frame, is_small)
 
     def _is_usable(self, begun: Begun, schema: TableSchema) -> bool:
         """Return whether a Delta table is one that `merge.live` would begin with."""
@@ -323,44 +312,110 @@ class _Builder:
         landed = zone.schemas([(table, id_)])[id_]
         return TableSchema(table, landed.columns, landed.key)
 
+
+@dataclass(frozen=True)
+class _Builder:
+    """Builds the views of one source, of which nothing is read before a query runs.
+
+    `cuts`: the rows of the control table appended last (`newest_cuts`). `together`: what one task plans.
+    """
+
+    spark: SparkSession
+    source: Source
+    cuts: DataFrame | None
+    together: tuple[PendingTable, ...]
+
+    @cached_property
+    def newest(self) -> Column:
+        """Build the scalar with the newest manifest when a query runs (`NEWEST`), or `PLANNED`."""
+        if self.together:
+            of = PendingTables(self.source, self.together)
+            found = self._recorded_or_null().mapInArrow(of.planned, PLANNED)
+        else:
+            found = _one_row(self.spark).mapInArrow(self.source.newest, NEWEST)
+        return found.select(F.struct("*")).scalar()
+
+    def view(self, shown: _Shown) -> DataFrame:
+        """Build a table's live rows."""
+        return _marked(self._rows(shown), CDC)
+
+    def _rows(self, shown: _Shown) -> DataFrame:
+        layout, frame, one_row = shown.layout, shown.frame, _one_row(self.spark)
+
+        def changes(states: DataFrame) -> DataFrame:
+            """Build what has landed, a row for each key, from rows with what to read (`STATE`)."""
+            events = in_columns(_events(shown, states), shown.known_as, layout.columns)
+            raw_keys = layout.raw_keys
+            return reconcile(events, layout.key, layout.values, partial=True, raw_keys=raw_keys)
+
+        if frame is None:
+            planned = self._planned(shown.pending, is_merged=False).repartition(TASKS_WITHOUT_TABLE)
+            return fresh_rows(changes(planned), layout)
+        rules = Rules(partial=True, ties=True, soft=False)
+        if shown.is_small and self.together:
+            mine = self.newest["tables"][self.together.index(shown.pending)]
+            kept = not_older_than(frame, mine["oldest"]).coalesce(1)
+            states = one_row.select(mine["state"].alias("state"))
+            return overlay_at_once(kept, changes(states), layout, rules)
+        planned = self._planned(shown.pending, is_merged=True)
+        if shown.is_small:
+            sent = Sent.of(planned)
+            kept = sent.not_older(frame).coalesce(1)
+            return overlay_at_once(kept, changes(sent.states(one_row)), layout, rules)
+        planned = planned.repartition(TASKS)
+        whole_rows = overlay(not_older(frame, planned), whole(changes(planned)), layout, rules)
+        return whole_rows.where(ALIVE)
+
+    def status(self, status: Status) -> DataFrame:
+        """Build the rows of `_deltatide_status`."""
+        merged = F.lit(None).cast(f"map<string,struct<{CUT}>>")
+        if self.cuts is not None:
+            fields = [name.split()[0] for name in CUT.split(", ")]
+            named = F.transform_values("tables", lambda _, at: F.struct(*[at[n].alias(n) for n in fields]))
+            newest = (
+                self.cuts.select("merged_at", named.alias("merged")).orderBy(F.desc("merged_at")).limit(1)
+            )
+            merged = newest.select("merged").scalar()
+        given = _one_row(self.spark).select(self.newest["manifest"].alias("manifest"), merged.alias("merged"))
+        return _marked(given.mapInArrow(status.rows, STATUS), "table")
+
     def _planned(self, pending: PendingTable, *, is_merged: bool) -> DataFrame:
         """Build the row with the oldest position and what to read (`STATE`), which a query evaluates once."""
-        cuts = self._cuts(pending.table) if is_merged else None
-        if cuts is None:
-            none = F.lit(None).cast("bigint")
-            after, last, merged = none, none, F.lit(None).cast(MERGED)
-        else:
-            after, last, merged = cuts["after"], cuts["last"], cuts["merged"]
-        newest = (self.newest[name].alias(name) for name in ("kept", "micros"))
-        read = self.newest["manifest"].alias("upto"), after.alias("after"), last.alias("last")
-        given = _one_row(self.spark).select(*read, *newest, merged.alias("merged"))
+        cuts = self._cuts(pending) if is_merged else F.lit(None).cast(f"array<{RECORDED}>")
+        given = _one_row(self.spark).select(self.newest.alias("newest"), cuts.alias("cuts"))
         return given.mapInArrow(pending.state, STATE)
 
-    def _cuts(self, table: TableName) -> Column | None:
-        """Build the scalar with the table's frontier in the newest cut, `last`, and in those before, `after`.
-
-        `merged`: the newest cut. None if there are no cuts yet.
-        """
+    def _cuts(self, pending: PendingTable) -> Column:
+        """Build the scalar with the cuts recorded last, as they name a table; null if there are none."""
         if self.cuts is None:
-            return None
-        at = F.col("tables")[str(table)]
-        fields = [F.col(name) for name in ("merged_at", "manifest", "epoch", "position")]
-        row = F.struct(*fields, at["manifest"].alias("done"), at["id"].alias("id")).alias("row")
-        newest = self.cuts.select("source", row).orderBy(F.desc("row.merged_at")).limit(ROWS_READ)
+            return F.lit(None).cast(f"array<{RECORDED}>")
         # Of an aggregate without a group, Spark 4.2 would make a subquery of its own (`Sent.of`).
-        found = newest.groupBy("source").agg(F.sort_array(F.collect_list("row"), asc=False).alias("rows"))
-        cut = F.get("rows", F.lit(0))
-        same = F.filter(F.slice("rows", 2, ROWS_READ), lambda row: row["id"] == cut["id"])
-        last = F.when(cut["id"].isNotNull(), cut["done"])
-        after = F.coalesce(F.array_max(F.transform(same, lambda row: row["done"])), last)
-        merged = F.when(cut.isNotNull(), F.struct(*[cut[n] for n in ("manifest", "epoch", "position", "id")]))
-        named = F.struct(after.alias("after"), last.alias("last"), merged.alias("merged"))
-        return found.select(named.alias("cuts")).scalar()
+        recorded = self._recorded(self.cuts, [pending]).groupBy(F.col("source"))
+        return recorded.agg(F.collect_list("cut").alias("cuts")).select("cuts").scalar()
 
-    def _events(self, pending: PendingTable, planned: DataFrame, projection: Projection | None) -> DataFrame:
-        columns = {column.name: column.type for column in pending.emitted.columns}
-        read = planned.mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
-        return read if projection is None else projection.frame(read, pending.emitted, pending.emitted)
+    def _recorded_or_null(self) -> DataFrame:
+        """Build the cuts recorded last, and a null: so there is a row for the task that plans."""
+        none = _one_row(self.spark).select(F.lit(None).cast(RECORDED).alias("cut"))
+        if self.cuts is None:
+            return none
+        return self._recorded(self.cuts, self.together).select("cut").unionAll(none).coalesce(1)
+
+    def _recorded(self, cuts: DataFrame, tables: Sequence[PendingTable]) -> DataFrame:
+        """Build the cuts recorded last, as they name some tables (`RECORDED`)."""
+        named = [F.col("tables")[str(pending.table)] for pending in tables]
+        fields = [[name[field].alias(field) for field in ("id", "manifest")] for name in named]
+        of_each = F.array(*[F.struct(*each) for each in fields])
+        at = F.unix_micros("merged_at").alias("micros")
+        cut = F.struct(at, "manifest", "epoch", "position", of_each.alias("tables")).alias("cut")
+        # One task reads them: they are few, and to sort what several read takes another stage.
+        return cuts.coalesce(1).select("source", cut).orderBy(F.desc("cut.micros")).limit(ROWS_READ)
+
+
+def _events(shown: _Shown, states: DataFrame) -> DataFrame:
+    pending, projection = shown.pending, shown.projection
+    columns = {column.name: column.type for column in pending.emitted.columns}
+    read = states.mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
+    return read if projection is None else projection.frame(read, pending.emitted, pending.emitted)
 
 
 def _widest(landed: TableSchema, layout: TargetLayout) -> TableSchema:

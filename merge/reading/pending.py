@@ -16,7 +16,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -27,10 +26,10 @@ import pyarrow.compute as pc
 from connector.config import LandingConfig
 from connector.errors import ConfigurationError, DeltatideError, GapError, SourceMismatchError, TableError
 from connector.landing.column_names import ColumnNames
-from connector.landing.consumers import last_rebuilt, rebuilt_tables
+from connector.landing.consumers import last_rebuilt
 from connector.landing.format import CDC, TRUNCATE
 from connector.landing.manifest import LandedFile, Manifest, TableState
-from connector.position import Position, format_position
+from connector.position import Position
 from connector.reading.change_log import Part
 from connector.reading.change_rows import read_layout, read_rows
 from connector.reading.landed_manifests import AsOf, LandedManifests, newest_in
@@ -38,7 +37,7 @@ from connector.reading.table_changes import groups_for_tasks
 from connector.schema import Column, TableName, TableSchema, fold
 from merge.lake.schema import wider
 from merge.plan import NOTHING, TablePlan, plan_past_holes
-from merge.reading.pending_events import read_events
+from merge.reading.pending_events import are_after, read_events
 from merge.reading.python_process import opened
 from merge.sql_formatting import from_micros, to_micros
 
@@ -50,33 +49,19 @@ Batches = Iterable[pa.RecordBatch]
 NEWEST = "manifest bigint, kept bigint, micros bigint"
 """The number of the newest manifest, and the landing zone's `AsOf` before it was looked for."""
 STATE, OLDEST = "state string", "epoch int, lsn bigint, seq bigint"
-"""Rows of JSON: `oldest`, the same in all, and what a task is to read, `part`, or null if there is nothing.
+"""Rows of JSON: `oldest`, the same in all, and what a task is to read, `parts`; or `error`, why it can't.
 One column: of two, each half of a plan would keep one."""
 
-STATUS = (
-    "`table` string, manifest bigint, position string, committed_at timestamp, age_seconds double,"
-    " exact boolean, reason string"
+RECORDED = (
+    "struct<micros:bigint,manifest:bigint,epoch:int,position:bigint,"
+    "tables:array<struct<id:string,manifest:bigint>>>"
 )
+"""A cut, and when it was recorded; `tables`: what it names of some tables, in their order."""
 _STATE = pa.schema([("state", pa.string())])
-_STATUS = pa.schema(
-    [
-        ("table", pa.string()),
-        ("manifest", pa.int64()),
-        ("position", pa.string()),
-        ("committed_at", pa.timestamp("us", "UTC")),
-        ("age_seconds", pa.float64()),
-        ("exact", pa.bool_()),
-        ("reason", pa.string()),
-    ]
-)
-
-CUT = "id string, manifest bigint, missing bigint"
-
-MAY_LACK = "rows may wait for a column (_cdc.missing)"
 
 AGAIN = "call merge.register again: views keep the columns that tables had then"
 
-FORM = 1
+FORM = 2
 """Of what the plan of a view hands to these functions. It must change with that, since a view that was
 registered before has its plan from then, and calls the functions that are installed now."""
 
@@ -87,7 +72,11 @@ def explained() -> Iterator[None]:
     try:
         yield
     except DeltatideError as error:
-        raise DeltatideError(f"{error}; hint: {error.hint}" if error.hint else str(error)) from error
+        raise DeltatideError(_with_hint(error)) from error
+
+
+def _with_hint(error: DeltatideError) -> str:
+    return f"{error}; hint: {error.hint}" if error.hint else str(error)
 
 
 @dataclass(frozen=True)
@@ -118,85 +107,31 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Status:
-    """How current the views of some tables are.
+class Cuts:
+    """What a table's Delta table has, by the cuts recorded last.
 
-    `refused`: why some of them have none. `pending`: what those that have one read of what has landed.
+    `after`: a manifest whose changes it certainly has; 0: there is none. `last`: a later one that it has as
+    well if the cuts were read before it, as they are; counts where what landed after `after` is gone,
+    damaged, or can't be shown. `merged`: the manifest, epoch and position of the newest cut, and the Delta
+    table's `id` there; None: there is no cut.
     """
 
-    source: Source
-    tables: tuple[TableName, ...]
-    refused: Mapping[TableName, str] = field(default_factory=dict)
-    pending: Mapping[TableName, PendingTable] = field(default_factory=dict)
+    after: int = 0
+    last: int = 0
+    merged: Mapping[str, Any] | None = None
 
-    def rows(self, batches: Batches) -> Batches:
-        """Return a row for each table as of a manifest, for `STATUS`; from rows with `manifest`, `merged`.
-
-        `merged`: by table, what the newest cut names of it (`CUT`); null if there is no cut.
-        """
-        for batch in batches:
-            for given in batch.to_pylist():
-                with explained():
-                    found = self._rows(given["manifest"], dict(given["merged"] or ()))
-                yield pa.RecordBatch.from_pylist(found, schema=_STATUS)
-
-    def _rows(self, number: int, merged: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        store = self.source.open()
-        manifests, rebuilt = LandedManifests(store), rebuilt_tables(store)
-        manifests.load(number, number)
-        manifest = manifests.get(number)
-        rows = []
-        for table in self.tables:
-            cut, pending = merged.get(str(table)), self.pending.get(table)
-            reason = self.refused.get(table)
-            if reason is None and pending is not None:
-                reason = pending.why_refused(store, manifests, manifest, cut, rebuilt)
-            reason = reason or _why_inexact(manifest, table)
-            reason = reason or _why_incomplete(manifests, manifest, table, cut)
-            rows.append(_status(manifest, table, reason))
-        return rows
-
-
-def _status(manifest: Manifest, table: TableName, reason: str | None) -> dict[str, Any]:
-    age = datetime.now(timezone.utc) - manifest.committed_at
-    return {
-        "table": str(table),
-        "manifest": manifest.number,
-        "position": format_position(manifest.position, manifest.source.kind),
-        "committed_at": manifest.committed_at,
-        "age_seconds": max(age.total_seconds(), 0.0),
-        "exact": reason is None,
-        "reason": reason,
-    }
-
-
-def _why_inexact(manifest: Manifest, table: TableName) -> str | None:
-    """Return why the table's rows as of a manifest are not the source's at its position, or None."""
-    state = manifest.tables.get(table)
-    if state is None:
-        return "it is not captured"
-    if state.state == "quarantined":
-        return f"it is quarantined: {state.reason}"
-    if not state.dumped:
-        return "its full dump has not ended"
-    waiting = (d for d in manifest.dumps_of(table) if d.active and d.reason in ("repair", "missing"))
-    return next((f"a dump that repairs it has not ended: {dump.id}" for dump in waiting), None)
-
-
-def _why_incomplete(
-    manifests: LandedManifests, manifest: Manifest, table: TableName, cut: Mapping[str, Any] | None
-) -> str | None:
-    """Return why rows may lack a column that no event has carried, or None. Only the rows would show it."""
-    merged = 0 if cut is None or cut["id"] is None else cut["manifest"]
-    if merged and cut is not None and cut["missing"] != 0:
-        return MAY_LACK
-    if merged >= manifest.number:
-        return None
-    manifests.load(merged or manifests.first_kept, manifest.number)
-    try:
-        return MAY_LACK if plan_past_holes(table, manifests, merged, manifest.number).partial else None
-    except (GapError, TableError) as error:
-        return f"what has landed can't be read: {error}"
+    @classmethod
+    def of(cls, recorded: Iterable[Mapping[str, Any]], number: int = 0) -> Cuts:
+        """Take them from rows of `RECORDED`; `number`: which of the tables there."""
+        cuts = sorted(recorded, key=lambda cut: (cut["micros"], cut["manifest"]), reverse=True)
+        if not cuts:
+            return cls()
+        newest, named = cuts[0], [cut["tables"][number] for cut in cuts]
+        merged = {name: newest[name] for name in ("manifest", "epoch", "position")} | {"id": named[0]["id"]}
+        if named[0]["id"] is None:
+            return cls(merged=merged)
+        before = [each["manifest"] for each in named[1:] if each["id"] == named[0]["id"]]
+        return cls(max(before, default=named[0]["manifest"]), named[0]["manifest"], merged)
 
 
 @dataclass(frozen=True)
@@ -223,23 +158,27 @@ class PendingTable:
     def state(self, batches: Batches) -> Batches:
         """Return rows with the oldest position, and what to read, for `STATE`.
 
-        From rows with `upto`, `kept` and `micros` (`NEWEST`), `after`, `last`, `merged`. `after` null: there
-        is no Delta table. `last`: a later manifest that it has as well if the cuts were read before it, as
-        they are; counts where what landed after `after` is gone, damaged, or can't be shown. `merged`: a
-        cut's manifest, epoch and position, and the Delta table's id there, or null.
+        From rows with `newest` (`NEWEST`) and `cuts`: those recorded last (`RECORDED`), or null.
         """
         for batch in batches:
             for given in batch.to_pylist():
                 with explained():
-                    found = self._state(self.source.open(), given)
-                yield pa.RecordBatch.from_pylist([{"state": row} for row in found], schema=_STATE)
+                    store, newest = self.source.open(), given["newest"]
+                    manifests = LandedManifests(store, AsOf(newest["kept"], from_micros(newest["micros"])))
+                    cuts = Cuts.of(given["cuts"] or ())
+                    oldest, parts = self.planned(store, manifests, newest["manifest"], cuts)
+                rows = [formatted(oldest, [part]) for part in parts] or [formatted(oldest, [])]
+                yield pa.RecordBatch.from_pylist([{"state": row} for row in rows], schema=_STATE)
 
     def events(self, batches: Batches) -> Batches:
         """Read the events of parts (`STATE`), in the columns of the layout and `_cdc`."""
         for batch in batches:
             for row in batch.column("state").to_pylist():
                 with explained():
-                    if (part := json.loads(row)["part"]) is not None:
+                    found = json.loads(row)
+                    if "error" in found:
+                        raise DeltatideError(found["error"])
+                    for part in found["parts"]:
                         yield from self._events(part)
 
     def why_refused(
@@ -271,10 +210,11 @@ class PendingTable:
             return f"its view's queries fail: {reason}" + (f"; hint: {error.hint}" if error.hint else "")
         return None
 
-    def _state(self, store: Store, given: Mapping[str, Any]) -> list[str]:
-        upto, after, last = given["upto"], given["after"] or 0, given["last"] or 0
-        merged = given["merged"]
-        manifests = LandedManifests(store, AsOf(given["kept"], from_micros(given["micros"])))
+    def planned(
+        self, store: Store, manifests: LandedManifests, upto: int, cuts: Cuts
+    ) -> tuple[Position, list[Mapping[str, Any]]]:
+        """Return the oldest position, and what to read of manifests up to `upto`, in parts."""
+        after, last, merged = cuts.after, cuts.last, cuts.merged
         if after < last and manifests.is_removed(after):
             after = last
         manifests.load(after or manifests.first_kept, upto)
@@ -318,23 +258,26 @@ class PendingTable:
             self._require_fit(layouts[id_])
         return plan, layouts
 
-    def _planned(self, store: Store, manifests: LandedManifests, after: int, upto: int) -> list[str]:
+    def _planned(
+        self, store: Store, manifests: LandedManifests, after: int, upto: int
+    ) -> tuple[Position, list[Mapping[str, Any]]]:
         if after == upto:
-            return _rows(NOTHING, [])
+            return NOTHING, []
         plan, layouts = self._plan(manifests, after, upto, partial(read_layout, store, self.table))
         truncate = max(_truncates(store, plan, layouts), default=NOTHING)
         oldest = max([truncate, *(sweep.position for sweep in plan.sweeps)])
         counts = max(truncate, plan.swept or NOTHING)
-        return _rows(oldest, _parts(plan, counts))
+        return oldest, [*_parts(plan, counts)]
 
     def _events(self, part: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         files = [LandedFile.model_validate(file) for file in part["files"]]
         from_, after = Position(*part["from"]), None if part["after"] is None else Position(*part["after"])
         for batch in read_events(self.source.open(), self.table, files, self.emitted):
             cdc = batch.column(CDC)
-            keep = pc.and_(_compare(cdc, from_, or_equal=True), pc.not_equal(_field(cdc, "op"), TRUNCATE))
+            is_row = pc.not_equal(pc.struct_field(cdc, "op"), TRUNCATE)
+            keep = pc.and_(are_after(cdc, from_, or_equal=True), is_row)
             if after is not None:
-                keep = pc.and_(keep, _compare(cdc, after, or_equal=False))
+                keep = pc.and_(keep, are_after(cdc, after))
             yield batch.filter(keep)
 
     def _require_same_rows(self, merged_id: str | None, rebuilt: int) -> None:
@@ -424,10 +367,14 @@ def _truncates(store: Store, plan: TablePlan, layouts: Mapping[str, TableSchema]
                 yield Position(cdc["epoch"], cdc["lsn"], cdc["seq"])
 
 
-def _rows(oldest: Position, parts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Format `STATE`: a row for each part, or one without any."""
-    found: list[Mapping[str, Any] | None] = [*parts]
-    return [json.dumps({"oldest": oldest._asdict(), "part": part}) for part in found or [None]]
+def of_failure(error: DeltatideError) -> str:
+    """Format a row of `STATE` that fails whoever reads it."""
+    return json.dumps({"error": _with_hint(error)})
+
+
+def formatted(oldest: Position, parts: Iterable[Mapping[str, Any]]) -> str:
+    """Format a row of `STATE`."""
+    return json.dumps({"oldest": oldest._asdict(), "parts": [*parts]})
 
 
 def _parts(plan: TablePlan, counts: Position) -> Iterator[Mapping[str, Any]]:
@@ -435,15 +382,3 @@ def _parts(plan: TablePlan, counts: Position) -> Iterator[Mapping[str, Any]]:
     for files, after in ((plan.files, None), (plan.again, plan.low)):
         for group in groups_for_tasks(files, lambda file: file):
             yield {"files": [file.model_dump(mode="json") for file in group], "from": counts, "after": after}
-
-
-def _field(cdc: pa.StructArray, name: str) -> pa.Array:
-    return pc.struct_field(cdc, name)
-
-
-def _compare(cdc: pa.StructArray, position: Position, *, or_equal: bool) -> pa.BooleanArray:
-    """Return which events are positioned after a position, or at it if `or_equal`."""
-    epoch, lsn, seq = (_field(cdc, name) for name in ("epoch", "lsn", "seq"))
-    last = (pc.greater_equal if or_equal else pc.greater)(seq, position.seq)
-    later = pc.or_(pc.greater(lsn, position.lsn), pc.and_(pc.equal(lsn, position.lsn), last))
-    return pc.or_(pc.greater(epoch, position.epoch), pc.and_(pc.equal(epoch, position.epoch), later))

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from connector.reading.change_log import Part
 from connector.reading.change_rows import gathered, read_files, read_layout
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from connector.landing.manifest import LandedFile
+    from connector.position import Position
     from connector.schema import TableName, TableSchema
     from connector.store.protocol import Store
 
@@ -90,3 +93,11 @@ def read_events(
                 yield from its
 
     return gathered(chain(*known.values(), read()))
+
+
+def are_after(cdc: pa.StructArray, position: Position, *, or_equal: bool = False) -> pa.BooleanArray:
+    """Return which events are positioned after a position, or at it if `or_equal`."""
+    epoch, lsn, seq = (pc.struct_field(cdc, name) for name in ("epoch", "lsn", "seq"))
+    last = (pc.greater_equal if or_equal else pc.greater)(seq, position.seq)
+    later = pc.or_(pc.greater(lsn, position.lsn), pc.and_(pc.equal(lsn, position.lsn), last))
+    return pc.or_(pc.greater(epoch, position.epoch), pc.and_(pc.equal(epoch, position.epoch), later))

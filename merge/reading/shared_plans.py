@@ -53,6 +53,11 @@ def not_older(frame: DataFrame, planned: DataFrame) -> DataFrame:
     return _not_older(frame, planned.select(_oldest().alias("oldest")), F.col("planned.oldest"))
 
 
+def not_older_than(frame: DataFrame, oldest: Column) -> DataFrame:
+    """Leave out the rows of a Delta table from before the oldest position, a scalar."""
+    return frame.where(F.coalesce(position_of(F.col(CDC)) >= oldest, F.lit(False)))
+
+
 def _not_older(frame: DataFrame, planned: DataFrame, oldest: Column) -> DataFrame:
     # Of a bare comparison, the optimizer infers a filter, which would go below the exchange.
     is_not_older = F.coalesce(position_of(F.col(f"target.{CDC}")) >= oldest, F.lit(False))

@@ -101,14 +101,20 @@ def test_a_query_plans_and_reads_each_view_once_and_no_subquery_waits_for_anothe
 ) -> None:
     """Spark runs 16 subqueries at a time: those that wait could leave no room for those waited for."""
     merged.log(30, insert(25, 4), update_of_a(26, 1, 10))
+    assert reads_of_delta(merged, exchanges=0) == 1
+    monkeypatch.setattr(live_views, "TOGETHER", 0)
+    register(merged.spark, merged.config)
     assert reads_of_delta(merged) == 1
     monkeypatch.setattr(live_views, "SMALL_BYTES", ALL_LARGE)
     register(merged.spark, merged.config)
     assert reads_of_delta(merged) == 2
 
 
-def reads_of_delta(merged: Zone) -> int:
-    """Check a query of a view and the status; return how often it reads the Delta table."""
+def reads_of_delta(merged: Zone, *, exchanges: int | None = None) -> int:
+    """Check a query of a view and the status; return how often it reads the Delta table.
+
+    `exchanges`: of the view alone; None: some, behind which a task plans for it.
+    """
     joined = merged.spark.sql(f"SELECT v.id, exact, reason FROM {VIEW} v, _deltatide_status WHERE v.id < 9")
     execution: Any = joined._jdf.queryExecution()
     subqueries = execution.optimizedPlan().subqueriesAll()
@@ -116,7 +122,14 @@ def reads_of_delta(merged: Zone) -> int:
     assert all(subqueries.apply(i).subqueriesAll().isEmpty() for i in range(subqueries.size()))
     assert sorted(map(tuple, joined.collect())) == [(id_, False, WAITS) for id_ in (1, 2, 4)]
     final, _, _ = execution.executedPlan().toString().partition("\n+- == Initial Plan ==")  # not a subquery's
-    assert final.count("MapInArrow state(") == final.count("MapInArrow events(") == 1
+    own = 1 if exchanges is None else 0
+    assert (final.count("MapInArrow state("), final.count("MapInArrow events(")) == (own, 1)
+    if exchanges is not None:
+        alone: Any = merged.spark.sql(f"SELECT max(id) FROM {VIEW}")
+        assert alone.collect() == [(4,)]
+        plan = alone._jdf.queryExecution().executedPlan().toString().partition("\n+- == Initial Plan ==")[0]
+        # Both halves have one subquery, of which the final and the initial plan are printed.
+        assert (plan.count("Exchange"), plan.count("MapInArrow planned(")) == (exchanges, 2)
     return final.count("FileScan parquet [id#")  # the cuts have no such column
 
 
@@ -246,12 +259,16 @@ def test_a_delta_table_that_is_built_anew_is_not_mistaken_for_the_one_that_the_c
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("small_bytes", [live_views.SMALL_BYTES, ALL_LARGE])
+@pytest.mark.parametrize(
+    ("small_bytes", "together"),
+    [(live_views.SMALL_BYTES, live_views.TOGETHER), (live_views.SMALL_BYTES, 0), (ALL_LARGE, 0)],
+)
 def test_any_random_history_shows_what_live_shows(
-    spark: SparkSession, tmp_path: Path, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, small_bytes: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With truncates, chunks, keys that are raw text, partial rows, and events that land twice."""
     monkeypatch.setattr(live_views, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(live_views, "TOGETHER", together)
     r = random.Random(7)
     worlds = {MANY: World(r, size=40), ONE: World(r, size=1, truncates=True)}
     landed = Landed.local(tmp_path / "landing")

@@ -34,7 +34,15 @@ MERGE_MAY_IMPORT = {
     )
 }
 WITHIN_TASKS = tuple(
-    f"merge/reading/{name}.py" for name in ("change_source", "pending", "pending_events", "python_process")
+    f"merge/reading/{name}.py"
+    for name in (
+        "change_source",
+        "pending",
+        "pending_events",
+        "pending_tables",
+        "python_process",
+        "view_status",
+    )
 )
 """What runs in Python processes that Spark starts, where there is no Spark session."""
 DRIVERS = {"psycopg", "psycopg2", "pymysql", "pymysqlreplication", "MySQLdb", "mysql", "mariadb"}

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,9 @@ from connector.reading import change_rows
 from connector.reading.landed_manifests import AsOf
 from connector.schema import TableName, TableSchema
 from merge.plan import Manifests, plan_table
-from merge.reading.pending import AGAIN, PendingTable, Source, Status
+from merge.reading.pending import AGAIN, PendingTable, Source
+from merge.reading.pending_tables import PendingTables
+from merge.reading.view_status import Status
 from merge.sql_formatting import to_micros
 from tests.support.landing.histories import Key
 from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
@@ -57,10 +60,9 @@ class Zone:
     def state(
         self, after: int | None = None, last: int | None = None, merged: int | None = None
     ) -> list[str]:
-        cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged, "id": "x"}
         as_of = self.as_of or AsOf.now(self.source.open())
-        read = {"upto": self.landed.number, "kept": as_of.kept, "micros": to_micros(as_of.at)}
-        given = {**read, "after": after, "last": last, "merged": cut}
+        newest = {"manifest": self.landed.number, "kept": as_of.kept, "micros": to_micros(as_of.at)}
+        given = {"newest": newest, "cuts": recorded(after, last, merged)}
         (found,) = self.pending.state([pa.RecordBatch.from_pylist([given])])
         state: list[str] = found.column("state").to_pylist()
         return state
@@ -69,6 +71,19 @@ class Zone:
         parts = [pa.RecordBatch.from_pylist([{"state": row}]) for row in state]
         found = [cdc for batch in self.pending.events(parts) for cdc in batch.column(CDC).to_pylist()]
         return sorted((cdc["lsn"], cdc["op"]) for cdc in found)
+
+
+def recorded(after: int | None, last: int | None, merged: int | None) -> list[dict[str, Any]]:
+    """Return cuts as `RECORDED`: the newest, of manifest `merged`, names `last`, the one before `after`."""
+
+    def cut(number: int, manifest: int, done: int) -> dict[str, Any]:
+        at = {"micros": number, "manifest": manifest, "epoch": 1}
+        return {**at, "position": 10 * manifest, "tables": [{"id": "x", "manifest": done}]}
+
+    if after is None:
+        return []
+    newest = last or after
+    return [cut(1, after, after), cut(2, merged or newest, newest)]
 
 
 @pytest.fixture
@@ -118,6 +133,22 @@ def test_what_retention_removed_is_not_asked_for_if_the_newest_cut_has_it(zone: 
     assert zone.positions(zone.state(1, 2, merged=2)) == [(25, "insert")]
     with pytest.raises(DeltatideError, match=r"manifest 1 is missing.*hint: merge the lake"):
         zone.state()
+
+
+def test_a_table_that_can_not_be_planned_fails_only_who_reads_it(zone: Zone) -> None:
+    for number in (1, 2, 3):
+        zone.log(10 * number, insert(10 * number - 5, number))
+    other = replace(zone.pending, table=TableName.parse("public.others"))
+    cuts: list[dict[str, Any] | None] = [*recorded(1, 2, 2), None]
+    for cut in filter(None, cuts):
+        cut["tables"].insert(0, {"id": None, "manifest": None})
+    together = PendingTables(zone.source, (other, zone.pending)).planned
+    (found,) = together([pa.RecordBatch.from_pylist([{"cut": cut}]) for cut in cuts])
+    (planned,) = found.to_pylist()
+    refused, read = (table["state"] for table in planned["tables"])
+    assert (planned["manifest"], zone.positions([read])) == (3, [(15, "insert"), (25, "insert")])
+    with pytest.raises(DeltatideError, match=r"public.others: it is no longer captured.*; hint: "):
+        zone.positions([refused])
 
 
 def test_a_task_that_runs_again_plans_what_the_first_did_or_fails(zone: Zone) -> None:
@@ -213,11 +244,12 @@ def test_a_view_that_another_release_registered_says_to_register_again(zone: Zon
         merged = pa.array([None], pa.map_(pa.string(), CUT_TYPE))
         status = Status(zone.source, (TableName.parse(T),)).rows
         given = pa.RecordBatch.from_pydict({"manifest": [1], "merged": merged})
-        one = pa.RecordBatch.from_pylist([{"upto": 1, "after": None, "last": None, "merged": None}])
+        one = pa.RecordBatch.from_pylist([{"newest": None, "cuts": None, "cut": None}])
         parts = [pa.RecordBatch.from_pylist([{"state": row}]) for row in state]
         for function, batches in (
             (zone.source.newest, [one]),
             (zone.pending.state, [one]),
+            (PendingTables(zone.source, (zone.pending,)).planned, [one]),
             (zone.pending.events, parts),
             (status, [given]),
         ):
