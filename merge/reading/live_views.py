@@ -110,6 +110,9 @@ TOGETHER = 16
 """Up to so many small tables, one task plans what each of them reads, though a query may have only one: that
 takes less than an exchange, by which the parts of a view would share what a task of its own plans."""
 
+FAR_BEHIND = 1000
+"""How many manifests a table may be behind the others for that: its queries read them, others' need not."""
+
 REQUIRED = {
     "spark.sql.execution.reuseSubquery": "true",
     "spark.sql.exchange.reuse": "true",
@@ -167,9 +170,7 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
     source = Source(config.landing, config.source.name)
     cuts = newest_cuts(spark, config)
     shown = _shown(_Tables(spark, config, landing, manifest, source), begun, refused)
-    together = [each.pending for each in shown if each.is_small]
-    together = together if len(together) <= TOGETHER else []
-    builder = _Builder(spark, source, cuts, tuple(together))
+    builder = _Builder(spark, source, cuts, _together(shown))
     built = {each.pending.table: (builder.view(each), each.pending) for each in shown}
     frames = {table: frame for table, (frame, _) in built.items()}
     reasons = {table: _logged(error) for table, error in (refused or {}).items()}
@@ -201,6 +202,13 @@ def _shown(
                 raise
             refused[each.target.table] = error
     return shown
+
+
+def _together(shown: Sequence[_Shown]) -> tuple[PendingTable, ...]:
+    """Choose the tables for which one task plans, whichever of them a query has."""
+    newest = max((each.merged for each in shown), default=0)
+    chosen = [each.pending for each in shown if each.is_small and each.merged >= newest - FAR_BEHIND]
+    return tuple(chosen) if len(chosen) <= TOGETHER else ()
 
 
 def _logged(error: TableError) -> str:
@@ -251,6 +259,7 @@ class _Shown:
     """What a view shows: what has landed of a table (`pending`) over its Delta table, `frame`, if it has one.
 
     `known_as`: the layout of events as they are read, and projected. `is_small`: the Delta table is.
+    `merged`: the manifest up to which it was merged.
     """
 
     pending: PendingTable
@@ -259,6 +268,7 @@ class _Shown:
     projection: Projection | None
     frame: DataFrame | None
     is_small: bool
+    merged: int
 
 
 @dataclass(frozen=True)
@@ -294,7 +304,7 @@ class _Tables:
         )
         known_as = schema if projection is not None else emitted
         is_small = delta is not None and delta.bytes <= SMALL_BYTES
-        return _Shown(pending, layout, known_as, projection, frame, is_small)
+        return _Shown(pending, layout, known_as, projection, frame, is_small, begun.frontier.manifest)
 
     def _is_usable(self, begun: Begun, schema: TableSchema) -> bool:
         """Return whether a Delta table is one that `merge.live` would begin with."""
@@ -352,7 +362,7 @@ class _Builder:
             planned = self._planned(shown.pending, is_merged=False).repartition(TASKS_WITHOUT_TABLE)
             return fresh_rows(changes(planned), layout)
         rules = Rules(partial=True, ties=True, soft=False)
-        if shown.is_small and self.together:
+        if shown.pending in self.together:
             mine = self.newest["tables"][self.together.index(shown.pending)]
             kept = not_older_than(frame, mine["oldest"]).coalesce(1)
             states = one_row.select(mine["state"].alias("state"))

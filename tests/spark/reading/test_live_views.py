@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -108,6 +109,20 @@ def test_a_query_plans_and_reads_each_view_once_and_no_subquery_waits_for_anothe
     monkeypatch.setattr(live_views, "SMALL_BYTES", ALL_LARGE)
     register(merged.spark, merged.config)
     assert reads_of_delta(merged) == 2
+
+
+def test_a_table_whose_merges_have_long_failed_does_not_have_queries_of_others_read_its_manifests() -> None:
+    pending, others = [object() for _ in range(3)], object()
+
+    def shown(merged: int, of: object, *, is_small: bool = True) -> Any:
+        return SimpleNamespace(pending=of, is_small=is_small, merged=merged)
+
+    at = live_views.FAR_BEHIND
+    known = [shown(at, pending[0]), shown(0, pending[1]), shown(5 * at, others, is_small=False)]
+    assert live_views._together(known[:2]) == (pending[0], pending[1])
+    assert live_views._together([*known[:2], shown(at + 1, pending[2])]) == (pending[0], pending[2])
+    assert live_views._together(known) == ()
+    assert live_views._together([shown(1, number) for number in range(17)]) == ()
 
 
 def reads_of_delta(merged: Zone, *, exchanges: int | None = None) -> int:
