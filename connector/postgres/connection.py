@@ -110,16 +110,19 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     (r"^invalid (port|integer|connection|\w+ value)", "fix source.url"),
 )
 _UNREACHABLE = (
-    r"could not translate host name|[Cc]onnection refused|timeout expired|timed out|No route to host"
-    r"|could not connect|No such file or directory|Network is unreachable"
+    r"could not (translate host name|create socket|send|receive)|timeout expired|timed out"
     # A proxy or a tunnel takes the connection and closes it, since there is no server behind it.
     r"|server closed the connection|[Cc]onnection reset by peer|Broken pipe|SSL SYSCALL error|unexpected eof"
     r"|SSL connection has been closed|received invalid response|expected authentication request"
 )
+_ANSWER = r"(FATAL|ERROR):"
+_CONNECT_FAILED = "Is the server running"
+"""libpq appends this whatever the network's error is, which it gives in words only."""
+
 _TOO_MANY = r"too many (clients|connections)|connection slots are reserved|max_wal_senders"
 
 _ADVICE = (
-    "Is the server running",
+    _CONNECT_FAILED,
     "Either provide the file",
     "This probably means the server terminated",
     "before or while processing",
@@ -248,7 +251,8 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
         if re.search(pattern, text):
             fix = hint.format(user=quote(user), database=quote(database))
             return PreconditionError(f"postgres at {where}: {text}", hint=fix)
-    if re.search(_UNREACHABLE, text):
+    reached = _CONNECT_FAILED not in str(error) or re.search(_ANSWER, str(error))
+    if not reached or re.search(_UNREACHABLE, text):
         return UnreachableError(
             f"can't reach postgres at {where}: {text}",
             hint="check host and port in source.url, and the network",
@@ -261,7 +265,7 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
 def one_line(error: Exception, password: str | None = None) -> str:
     """Return the line that states the reason, out of libpq's several."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    reason = next((line for line in lines if re.search("(FATAL|ERROR):", line)), None)
+    reason = next((line for line in lines if re.search(_ANSWER, line)), None)
     if reason is None:
         meaningful = [line for line in lines if line and not line.startswith(_ADVICE)]
         reason = meaningful[-1] if meaningful else type(error).__name__

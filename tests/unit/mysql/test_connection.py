@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,8 +14,8 @@ import pytest
 from pymysql.connections import Connection
 
 from connector import silence
-from connector.errors import TableError, TransientError
-from connector.mysql.connection import alive, close
+from connector.errors import TableError, TransientError, UnreachableError
+from connector.mysql.connection import alive, close, connect
 from connector.mysql.dump import _failure
 from connector.schema import TableName
 
@@ -32,6 +34,29 @@ TABLE = TableName("shop", "orders")
 def test_a_chunk_that_a_server_in_need_refuses_is_read_again(error: tuple[int, str]) -> None:
     failure = _failure(TABLE, None, pymysql.OperationalError(*error), of_rows=False)
     assert isinstance(failure, TransientError)
+
+
+UNREACHED = "EADDRNOTAVAIL ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH EPERM ETIMEDOUT".split()
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+@pytest.mark.parametrize("of", ["create_connection", "greeting"])
+def test_a_server_that_the_network_does_not_reach_has_not_answered(
+    monkeypatch: pytest.MonkeyPatch, name: str, of: str
+) -> None:
+    number = getattr(errno, name)
+
+    def fail(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    if of == "greeting":
+        monkeypatch.setattr(Connection, "_read_bytes", fail)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if of == "create_connection":
+            monkeypatch.setattr(socket, "create_connection", fail)
+        with pytest.raises(UnreachableError):
+            connect(f"mysql://u@127.0.0.1:{port}/shop", "test")
 
 
 def test_a_chunk_of_a_damaged_table_is_not_read_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 import threading
@@ -12,7 +14,7 @@ import pytest
 from psycopg2.extensions import connection as Connection
 
 from connector.errors import DeltatideError, PreconditionError, TransientError, UnreachableError
-from connector.postgres.connection import driver_errors, failed, one_line, one_row
+from connector.postgres.connection import driver_errors, failed, one_line, one_row, refused
 from connector.postgres.dump import _failure
 from connector.postgres.primary_session import PrimarySession
 from connector.schema import TableName
@@ -46,6 +48,24 @@ LOST = (
 )
 def test_the_line_with_the_reason_is_shown(text: str, expected: str) -> None:
     assert one_line(psycopg2.OperationalError(text)) == expected
+
+
+UNREACHED = "EADDRNOTAVAIL ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH EPERM ETIMEDOUT".split()
+
+
+@pytest.mark.parametrize("name", UNREACHED)
+def test_a_server_that_the_network_does_not_reach_has_not_answered(name: str) -> None:
+    """Whatever the reason: as an answer it would keep an agent active that captures nothing."""
+    reason, failed_at = os.strerror(getattr(errno, name)), 'connection to server at "{}", port 5432 failed: '
+    text = f"{failed_at.format('db')}{reason}\n"
+    text += "\tIs the server running on that host and accepting TCP/IP connections?\n"
+    assert isinstance(refused(psycopg2.OperationalError(text), {}), UnreachableError)
+    begun = f"{failed_at.format('db')}could not send SSL negotiation packet: {reason}\n"
+    assert isinstance(refused(psycopg2.OperationalError(begun), {}), UnreachableError)
+    text += f"{failed_at.format('db2')}FATAL:  the database system is starting up\n"
+    answered = refused(psycopg2.OperationalError(text), {})
+    assert isinstance(answered, TransientError)
+    assert not isinstance(answered, UnreachableError)
 
 
 def test_a_snapshot_that_has_become_too_old_is_taken_again() -> None:
