@@ -138,6 +138,9 @@ MEANING = (
 # Spark Connect warns each user, though we set what has always been the default.
 warnings.filterwarnings("ignore", r"The SQL config 'spark\.sql\.parser\.escapedStringLiterals' has been depr")
 
+# So does PySpark, at each start of Python, of pandas 3, with which all our tests run.
+warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+
 ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
 """Delta refuses versions older than a week, since VACUUM may have removed their files, even if the table has
 not changed since. We read them and see."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,3 +28,10 @@ def test_a_condition_can_be_optimized_in_a_session_that_refuses_cartesian_produc
         assert unfolded == (not refused & {*UNFOLDED})
         assert all(settings[name] == value for name, value in CROSSED.items() if name not in refused)
     assert settings == before
+
+
+def test_what_pyspark_says_of_pandas_at_each_start_is_not_shown() -> None:
+    of_4_2 = "PySpark does not yet fully support pandas >= 3.0.0. Some features may not work correctly."
+    program = f"import warnings, merge; warnings.warn({of_4_2!r}, FutureWarning)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not done.stderr
