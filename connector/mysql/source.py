@@ -37,6 +37,7 @@ from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
 from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout, captures
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.log.transaction import OnePhaseCommits
+from connector.mysql.log.visibility import first_barrier
 from connector.mysql.server import (
     LogFile,
     Server,
@@ -112,8 +113,7 @@ class MysqlSource:
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return the database's identity: that of `landed` if it was provably read from here."""
-        connection = self._session.get()
-        server = self._session.server
+        connection, server = self._session.get(), self._session.server
         with driver_errors("reading the identity"):
             shared = self._state_tables.identity(connection)
             if landed is not None and failover.is_known(connection, server, landed, shared):
@@ -212,12 +212,13 @@ class MysqlSource:
     def begin_log(self, *, fresh: bool, stopping: Callable[[], bool] = lambda: False) -> ResumePoint:
         """Begin at the end of the log; the server keeps its log anyway."""
         self._prepared.clear()  # an id that is known from before may have been used again in log never read
-        connection = self._checked()
-        server = self._session.server
+        connection, server = self._checked(), self._session.server
         with driver_errors("reading the end of the log"):
             name, offset = end_of_log(connection, server)
             position = boundary_of(name, offset)
             gtids = self._executed_at(connection, server, name, offset)
+            barrier = first_barrier(connection, server, self._state_tables)
+            self._one_phase.note_barrier(server.uuid, position, barrier)
         created = self._created(server, name, checked=True)  # else nothing there can be relied on
         self._begun = recorded_file = RecordedFile(server.uuid, position >> 32, created)
         self._trusted = server.uuid
@@ -322,8 +323,7 @@ class MysqlSource:
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> MysqlLogReader:
         """Open the log after a resume point; skips later transactions that are in its `gtids`."""
-        connection = self._checked()
-        server = self._session.server
+        connection, server = self._checked(), self._session.server
         if self._trusted not in (None, server.uuid):
             raise TransientError(f"source.url points to server {server.uuid} now, not to {self._trusted}")
         number, offset = unpack_binlog_position(resume_point.position)
@@ -371,7 +371,7 @@ class MysqlSource:
             close(side)
             raise
         self._ids.statements.begin(epoch)
-        self._one_phase.begin(epoch, resume_point.position)
+        self._one_phase.begin(epoch, resume_point.position, server.uuid)
         buffer = LogBuffer(
             epoch, resume_point.position, captured, kept, self._ids.statements, self._cut_off,
             self._prepared, self._one_phase, survives_crashes=survives,

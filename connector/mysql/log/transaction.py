@@ -7,6 +7,7 @@ statement, no second transaction, no XA. In doubt it is somebody else's, which e
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from connector.mysql.log.events import Begin
 from connector.mysql.log.schema_cache import WATERMARK, ResolvedLayout
@@ -48,6 +49,16 @@ class OpenTransaction:
         self.begins.append(begin)
 
 
+class LogBegin(NamedTuple):
+    """Where an epoch's log is read from; 0 once all before it is visible.
+
+    `barrier`: when a write of ours had returned that came after all before it; None without one.
+    """
+
+    lsn: int
+    barrier: float | None = None
+
+
 class OnePhaseCommits:
     """The last one of each table; kept when the log is reopened. Written by one thread, read by any.
 
@@ -61,15 +72,25 @@ class OnePhaseCommits:
 
     def __init__(self) -> None:
         self._last: dict[TableName, Position] = {}
-        self._begins: dict[int, int] = {}
+        self._begins: dict[int, LogBegin] = {}
+        self._barrier: tuple[str, int, float | None] = "", 0, None
 
-    def begin(self, epoch: int, lsn: int) -> None:
+    def note_barrier(self, server: str, lsn: int, returned: float | None) -> None:
+        """Record when a write of ours had returned that was begun after a server's log ended at `lsn`."""
+        self._barrier = server, lsn, returned
+
+    def begin(self, epoch: int, lsn: int, server: str = "") -> None:
         """Record where an epoch's log is read from; where it is reopened does not count."""
-        self._begins.setdefault(epoch, lsn)
+        at, barrier = self._barrier[:2], self._barrier[2]
+        self._begins.setdefault(epoch, LogBegin(lsn, barrier if at == (server, lsn) else None))
+
+    def begin_of(self, epoch: int) -> LogBegin:
+        """Return where an epoch's log is read from."""
+        return self._begins.get(epoch, LogBegin(0))
 
     def settle(self, epoch: int) -> None:
         """Record that all that precedes an epoch's log is visible."""
-        self._begins[epoch] = 0
+        self._begins[epoch] = LogBegin(0)
 
     def add(self, table: TableName, at: Position) -> None:
         """Record one, by where its transaction begins."""
@@ -79,7 +100,7 @@ class OnePhaseCommits:
         """Return whether one of a table begins, or may begin, at or after a place in an epoch's log."""
         last = self._last.get(table)
         begins = last is not None and last >= Position(epoch, lsn, 0)
-        return begins or lsn < self._begins.get(epoch, 0)
+        return begins or lsn < self.begin_of(epoch).lsn
 
     def since(self, epoch: int, lsn: int) -> set[TableName]:
         """Return the tables of which one is known to begin at or after a place in an epoch's log."""

@@ -79,6 +79,23 @@ class _Barrier(NamedTuple):
     position: int
 
 
+def first_barrier(connection: Connection[Any], server: Server, state_tables: StateTables) -> float | None:
+    """Return when a write of ours had returned, now that the position is known at which an epoch begins.
+
+    None in MySQL, which has no commits in one phase, and where none is possible now: chunks raise their own.
+    """
+    if not server.mariadb:
+        return None
+    try:
+        with brief_wait(connection):
+            is_raised = state_tables.is_writable(connection) and state_tables.raise_barrier(connection)
+            return time.monotonic() if is_raised else None
+    except pymysql.Error as error:
+        if is_transient(code_of(error)) and code_of(error) not in LOCKED:
+            raise
+        return None
+
+
 class Visibility:
     """Proves what snapshots that are opened next will see. Used by one thread.
 
@@ -118,7 +135,8 @@ class Visibility:
 
         What precedes that in the log has been committed, but the sessions of commits in one phase still have
         to go on. So one is visible `SETTLED_SECONDS` after a barrier that came after it. So are those that
-        precede all log that we have read.
+        precede all log that we have read, of which any table may have one: they are waited for once, as long
+        as is left since the barrier that came after them, which may be that of the epoch's begin.
         """
         now, barriers = time.monotonic(), self._barriers
         if barriers and barriers[-1][1:] > (progress.epoch, progress.position):
@@ -132,7 +150,11 @@ class Visibility:
             return progress.position
         if is_settled and raised > now - RECENT_SECONDS:
             return position
-        time.sleep(SETTLED_SECONDS)
+        begin = progress.one_phase.begin_of(progress.epoch)
+        if begin.barrier is None or progress.one_phase.has_since(table, progress.epoch, begin.lsn):
+            time.sleep(SETTLED_SECONDS)
+        else:
+            time.sleep(max(0.0, begin.barrier + SETTLED_SECONDS - now))
         progress.one_phase.settle(progress.epoch)
         return progress.position
 

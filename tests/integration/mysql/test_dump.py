@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from typing import Any
 
 import pymysql
 import pytest
@@ -14,8 +14,10 @@ from pymysql.connections import Connection
 
 from connector.errors import NotYetError, RequestError, TransientError
 from connector.mysql import dump
+from connector.mysql.catalog import LOCKED
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log import reader, visibility
+from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -527,20 +529,38 @@ def test_the_last_commit_of_a_log_file_that_is_not_visible_is_after_the_low_wate
 
 
 @pytest.mark.only_mariadb
+@pytest.mark.parametrize("may_write_at_start", [True, False])
 def test_the_first_chunk_after_a_start_waits_for_commits_in_one_phase_from_before(
-    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch, may_write_at_start: bool
 ) -> None:
     """They may have waited for a replica until just our first write, and no log that we read has them."""
-    paused: list[float] = []
-    monkeypatch.setattr(visibility, "time", SimpleNamespace(monotonic=time.monotonic, sleep=paused.append))
+    barriers: list[float] = []
+    snapshots: list[float] = []
+    run, raise_barrier = dump.query, StateTables.raise_barrier
+
+    def noted_query(connection: Connection[Any], statement: str) -> None:
+        snapshots.extend([time.monotonic()] * ("CONSISTENT SNAPSHOT" in statement))
+        run(connection, statement)
+
+    def noted_barrier(self: StateTables, connection: Connection[Any]) -> bool:
+        if not (may_write_at_start or opened):
+            raise pymysql.OperationalError(LOCKED[0], "by FLUSH TABLES WITH READ LOCK")
+        is_raised = raise_barrier(self, connection)
+        barriers.append(time.monotonic())
+        return is_raised
+
+    monkeypatch.setattr(dump, "query", noted_query)
+    monkeypatch.setattr(StateTables, "raise_barrier", noted_barrier)
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(mariadb)
+    source, opened = source_of(mariadb), False
     with following(source):
+        opened = True
         for _ in range(2):
             tables = source.open_tables()
             assert chunk_rows(tables, f"{mariadb.name}.t") == []
             tables.close()
-    assert paused == [visibility.SETTLED_SECONDS]
+    assert (len(barriers), len(snapshots)) == (2 + may_write_at_start, 2)
+    assert snapshots[0] >= barriers[0] + visibility.SETTLED_SECONDS
 
 
 def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(

@@ -105,6 +105,28 @@ def test_before_the_log_that_we_have_read_any_table_may_have_a_commit_in_one_pha
     assert session.one_phase.since(1, 0) == set(), "a crash has nothing dumped for that"
 
 
+@pytest.mark.parametrize(
+    ("server", "lsn", "ago", "read", "seconds"),
+    [
+        ("u", 50, 0.75, False, 0.25),
+        ("u", 50, 2.0, False, 0.0),
+        ("u", 50, None, False, 1.0),
+        ("u", 50, 0.75, True, 1.0),
+        ("u", 40, 0.75, False, 1.0),
+        ("another", 50, 0.75, False, 1.0),
+    ],
+    ids=["soon", "late", "none", "a commit after it", "of an earlier begin", "of another server"],
+)
+def test_what_precedes_the_log_is_visible_a_second_after_a_write_of_ours_as_it_was_begun(
+    session: Session, server: str, lsn: int, ago: float | None, read: bool, seconds: float
+) -> None:
+    session.one_phase.note_barrier(server, lsn, None if ago is None else session.now - ago)
+    session.one_phase.begin(1, 50, "u")
+    session.one_phase.add(T, Position(1 if read else 0, 50, 0))
+    for now in (1000.0 + seconds, 1000.0 + seconds):
+        assert (session.visible(60, writable=True), session.now) == (60, now)
+
+
 def test_where_gtids_were_turned_off_a_write_has_commits_visible(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
