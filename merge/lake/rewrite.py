@@ -61,7 +61,9 @@ class Rewrite:
     """The rewriting of one Delta table up to manifest number `upto`.
 
     `into`: another Delta table to write to, which holds no rows; missing columns are then not requested.
-    `show`: called with the number of events that are about to be read.
+    `show`: called with the number of events that are about to be read. `changes_columns`: whether the table
+    may get other columns, masks or rows than it was built with. Not in a merge, whose configuration may be
+    the former one: the table may have been rebuilt with today's masks meanwhile.
     """
 
     spark: SparkSession
@@ -71,6 +73,7 @@ class Rewrite:
     target: Target
     show: Callable[[int], None] = lambda _: None
     into: Target | None = None
+    changes_columns: bool = False
 
     def continued(self, frontier: Frontier, last: Mark | None) -> TableReport:
         """Rewrite a table that others have changed since a frontier; `last`: its greatest mark."""
@@ -154,7 +157,7 @@ class Rewrite:
     def _commit(self, after: int, base: Base | None, last: Mark | None) -> TableReport:
         target, plan = self.into or self.target, self.plan(after)
         state = read_state(self.spark, target)
-        if state is not None and state.built_with != target.columns:
+        if self.changes_columns and state is not None and state.built_with != target.columns:
             return self._with_other_columns(target, plan, state, last)
         return self._written(target, plan, state, base, last)
 

@@ -155,7 +155,7 @@ def _rewrite(
     def shown(rows: int) -> None:
         show(TableProgress(target.table, "merging", rows))
 
-    return Rewrite(spark, config, landing, manifest.number, target, shown, into)
+    return Rewrite(spark, config, landing, manifest.number, target, shown, into, changes_columns=True)
 
 
 def _require_complete(rewrite: Rewrite) -> None:

@@ -1,0 +1,136 @@
+"""Masks that change while jobs run: none of the former ones comes back, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector import failpoint
+from connector.config import Config
+from connector.landing.format import manifest_path
+from merge import as_of, live, merge_once, rebuild
+from merge.lake.rewrite import Rewrite
+from merge.table import TableJob
+from tests.spark.columns.test_columns import salted
+from tests.support.landing.landed import config_of
+from tests.support.landing.zone import ORDERS, Zone, insert
+from tests.support.spark.spark_sessions import another_session
+
+
+def masked_orders(folder: Path) -> Config:
+    """Return a configuration of the zone in a folder, by which a column of the orders is null."""
+    return config_of(str(folder / "landing"), str(folder / "lake"), public__orders={"mask": {"b": "null"}})
+
+
+def test_a_merge_with_the_former_masks_that_would_write_after_a_rebuild_writes_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read the table before the rebuild began, and merges up to a later manifest."""
+    zone = Zone(spark, tmp_path)
+    masked = masked_orders(tmp_path)
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    zone.log(20, insert(15, 2))
+    newest, away = tmp_path / "landing/shop" / manifest_path(2), tmp_path / "away"
+    merge = TableJob.merge
+
+    def late(job: TableJob, *given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(TableJob, "merge", merge)
+        newest.rename(away)
+        assert rebuild(spark, masked, str(ORDERS.table)).failed == []
+        away.rename(newest)
+        return merge(job, *given, **named)
+
+    monkeypatch.setattr(TableJob, "merge", late)
+    report = zone.merge()
+    assert "rebuilt with other columns, masks or rows while" in (report.failed[0].error or "")
+    assert not report.exact
+    assert zone.rows("id, b") == [(1, None)]
+    assert {row["b"] for row in live(spark, masked, str(ORDERS.table)).collect()} == {None}
+    assert merge_once(spark, masked).exact
+    assert zone.rows("id, b") == [(1, None), (2, None)]
+    zone.spark.sql(f"RESTORE TABLE delta.`{tmp_path}/lake/public/orders` TO VERSION AS OF 1").collect()
+    zone.log(30, insert(25, 3))
+    assert zone.merge().exact
+    zone.log(40, insert(35, 4))
+    assert zone.merge().exact
+    assert zone.rows("id, b") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+
+
+def test_a_rebuild_with_other_masks_that_a_former_merge_overtakes_loses_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had planned up to an earlier manifest, and its commit passes the fence, as of another generation."""
+    zone = Zone(spark, tmp_path)
+    masked = masked_orders(tmp_path)
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    whole = Rewrite.whole
+
+    def late(rewrite: Rewrite, *given: Any) -> Any:
+        monkeypatch.setattr(Rewrite, "whole", whole)
+        zone.log(20, insert(15, 2))
+        assert merge_once(another_session(spark), zone.config).exact
+        return whole(rewrite, *given)
+
+    monkeypatch.setattr(Rewrite, "whole", late)
+    assert rebuild(spark, masked, str(ORDERS.table)).failed == []
+    assert {row["id"] for row in live(spark, masked, str(ORDERS.table)).collect()} == {1, 2}
+    zone.log(30, insert(25, 3))
+    assert merge_once(spark, masked).exact
+    assert zone.rows("id, b") == [(1, None), (2, None), (3, None)]
+
+
+def test_a_merge_with_the_former_masks_that_builds_a_touched_table_anew_leaves_one_rebuilt_meanwhile(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = Zone(spark, tmp_path)
+    masked = masked_orders(tmp_path)
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    spark.sql(f"UPDATE delta.`{tmp_path}/lake/public/orders` SET a = 99")
+    zone.log(20, insert(15, 2))
+    continued = Rewrite.continued
+
+    def late(rewrite: Rewrite, *given: Any) -> Any:
+        monkeypatch.setattr(Rewrite, "continued", continued)
+        assert rebuild(spark, masked, str(ORDERS.table)).exact
+        return continued(rewrite, *given)
+
+    monkeypatch.setattr(Rewrite, "continued", late)
+    report = zone.merge()
+    assert [str(each.error).partition(",")[0] for each in report.failed] == [
+        f'{ORDERS.table}: delta.`{tmp_path}/lake/public/orders` was built with {{"mask": {{"b": "null"}}}}'
+    ]
+    assert not report.exact
+    assert zone.rows("id, a, b") == [(1, 1, None), (2, 2, None)]
+
+
+@pytest.mark.soak
+def test_a_rebuild_with_other_masks_that_is_killed_before_its_cut_is_what_the_next_cut_names(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing of the table has landed since; masked and plain alike."""
+    folders = str(tmp_path / "landing"), str(tmp_path / "lake")
+    zone = Zone(spark, tmp_path)
+    zone.config = salted(config_of(*folders, public__orders={"mask": {"b": "sha256"}}))
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+
+    def killed(moment: str) -> None:
+        if moment == "table-rebuilt":
+            raise KeyboardInterrupt
+
+    for number, (mask, value) in enumerate([({"b": "null"}, None), ({}, "x")]):
+        now = salted(config_of(*folders, public__orders={"mask": mask}))
+        with monkeypatch.context() as patch:
+            patch.setattr(failpoint, "reach", killed)
+            with pytest.raises(KeyboardInterrupt):
+                rebuild(spark, now, str(ORDERS.table))
+        zone.log(20 + 10 * number)
+        assert merge_once(spark, now).exact
+        (found,) = as_of(spark, now)[str(ORDERS.table)].collect()
+        assert found["b"] == value
