@@ -76,6 +76,29 @@ def test_a_definition_that_changes_between_two_looks_is_seen(
     assert looks[0] != looks[1] == looks[2]
 
 
+def test_a_definition_too_long_for_the_servers_packets_is_seen_to_change(mariadb: MysqlDatabase) -> None:
+    """The server can't build its digits then, and a null instead of them would make any two equal."""
+    members = [f"'{number:0250}'" for number in range(40)]
+    (packet,) = mariadb.execute("SELECT @@global.max_allowed_packet")[0]
+    mariadb.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, e enum({', '.join(members)}))",
+        "SET GLOBAL max_allowed_packet = 16384",  # of sessions to come
+    )
+    try:
+        session = connection.connect(mariadb.url, "test")
+    finally:
+        mariadb.execute(f"SET GLOBAL max_allowed_packet = {packet}")
+    table, definitions = TableName(mariadb.name, "t"), Definitions()
+    with closing(session):
+        for last in ("a", "b"):
+            mariadb.execute(f"ALTER TABLE t MODIFY e enum({', '.join(members)}, '{last}')")
+            found = definitions.read(session, [table], {}).get(table)
+            now = layout_now(session, table, {})
+            assert found is None or shown(found.layout) == shown(now)
+            assert now is not None
+            assert f"'{last}'" in str(now.table_map)
+
+
 def test_tables_whose_names_differ_in_case_or_accents_are_told_apart(
     mariadb: MysqlDatabase, session: Connection[Any]
 ) -> None:
