@@ -170,7 +170,7 @@ class Lease:
                 if (lease := cls._take(store, seconds, holder, watch)) is not None:
                     return lease
             except TransientError as error:
-                if not watch.began:
+                if watch.seen is None:
                     raise
                 watch.failed(error)
                 sleep(STANDBY_POLL_SECONDS)
@@ -235,10 +235,11 @@ class Lease:
 
     def _replace(self, state: Holder) -> None:
         version = _write_lease(self._store, state, self._version)
-        if version is None and self._ended and not state.released:
-            return  # released while this renewal was under way
-        if version is None:  # the lease is lost, or the response to an earlier renewal was
-            version = _write_lease(self._store, state, _own_version(self._store, state))
+        if version is None:  # the lease is lost or released, or the response to an earlier renewal was lost
+            known = _own_version(self._store, state)
+            if self._ended and not state.released:
+                return  # released while this renewal was under way: what was found may be that
+            version = _write_lease(self._store, state, known)
         self._state, self._version = state, version or _own_version(self._store, state)
 
 
@@ -268,7 +269,7 @@ class _Watch:
 
     The store may fail meanwhile: a lease that is the same before and after was not renewed. But for all of a
     time in which the store failed, it may have failed its holder, too: of that, no more counts than a third
-    of the lease's length, after which it is renewed again.
+    of the lease's length, after which it is renewed again. `seen`: what was watched last, if anything was.
     """
 
     def __init__(
@@ -281,14 +282,9 @@ class _Watch:
     ) -> None:
         self.standby = standby
         self._store, self._on_wait, self._sleep, self._clock = store, on_wait, sleep, clock
-        self._seen: tuple[Holder, str] | None = None
+        self.seen: tuple[Holder, str] | None = None
         self._seen_at = self._quiet = 0.0
         self._is_failing = False
-
-    @property
-    def began(self) -> bool:
-        """Return whether a lease was watched."""
-        return self._seen is not None
 
     def until_free(self, found: tuple[Holder, str]) -> tuple[Holder, str] | None:
         """Watch until the lease is free, or was not renewed for its length.
@@ -316,7 +312,7 @@ class _Watch:
         self._is_failing = True
 
     def _note(self, found: tuple[Holder, str]) -> None:
-        now, before, self._seen = self._clock(), self._seen, found
+        now, before, self.seen = self._clock(), self.seen, found
         passed, self._seen_at = now - self._seen_at, now
         if before is not None and before[1] == found[1]:
             self._quiet += min(passed, found[0].seconds / 3) if self._is_failing else passed

@@ -444,6 +444,27 @@ def test_a_renewal_that_takes_long_does_not_take_a_released_lease_back(
     assert state.released
 
 
+def test_a_renewal_that_is_in_doubt_does_not_take_a_released_lease_back(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds that the lease is its holder's, and what it finds is the release."""
+    lease, true_read = Lease.acquire(store, 15), store.read_versioned
+    store.fail("replace", when="after", times=2)
+    with pytest.raises(TransientError):
+        lease.renew()
+
+    def read(path: str) -> tuple[bytes, str] | None:
+        monkeypatch.setattr(store, "read_versioned", true_read)
+        lease.release()
+        return true_read(path)
+
+    monkeypatch.setattr(store, "read_versioned", read)
+    lease.renew(AgentFigures(changes=2))
+    state = read_lease(store)
+    assert state is not None
+    assert state.released
+
+
 def test_what_is_no_lease_is_said_so(store: MemoryStore) -> None:
     store.put(LEASE, b"hello")
     with pytest.raises(FormatError, match="is not a lease"):
