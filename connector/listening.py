@@ -94,7 +94,9 @@ class SessionProbe(Generic[_Connection]):
         self._on_session(lambda connection: self._end(connection, session))
 
     def _on_session(self, use: Callable[[_Connection], _Result]) -> _Result:
-        connection = self._connection = self._connection or self._log_in()
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._log_in()
         try:
             return use(connection)
         except Exception as error:

@@ -29,6 +29,7 @@ from connector.landing import lease as lease_module
 from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
+from connector.silence import SILENCE_SECONDS
 from connector.source import Finding
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import AnsweringProbe, CheckedSource, config_of, shop
@@ -423,6 +424,35 @@ def test_a_login_that_takes_longer_than_silence_may_does_not_end_each_tenure(
 
     monkeypatch.setattr(AnsweringProbe, "ask", ask)
     assert run(monkeypatch, store, waits_for_a_login, logs_in, lease_seconds=1) == [2, 3]
+
+
+def test_an_agent_whose_first_answer_came_late_once_is_no_longer_patient_after_one_that_did_not(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    landed_before(store)
+    monkeypatch.setattr(listening, "TAKEOVER_SECONDS", 0.0)
+    allowed, true_listen = list[float](), agent._listen
+
+    def listen(*given: Any, **named: Any) -> Any:
+        allowed.extend([named["first_seconds"]] if "first_seconds" in named else [])
+        return true_listen(*given, **named)
+
+    def ask(_probe: AnsweringProbe) -> None:
+        lease = read_lease(store)
+        if lease is not None and lease.term == 2:
+            wait_until(lambda: released(store), "the lease is released")
+
+    def waits(_capture: Any) -> None:
+        wait_until(lambda: released(store), "the lease is released")
+
+    def hands_over_later(capture: Any) -> None:
+        wait_until(lambda: getattr(read_lease(store), "renewals", 0) > 3, "time has passed")
+        capture.hand_over()
+
+    monkeypatch.setattr(agent, "_listen", listen)
+    monkeypatch.setattr(AnsweringProbe, "ask", ask)
+    run(monkeypatch, store, waits, hands_over_later, end, lease_seconds=1)
+    assert allowed == [0.0, SILENCE_SECONDS, 0.0]
 
 
 def released(store: MemoryStore) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,28 @@ def test_a_session_that_asks_and_is_lost_alone_is_no_silent_server() -> None:
         probe.silent.set()
         wait_until(lambda: listener._answers > answers + 20, "another session asks")
         assert (probe.sessions, ended, listener.silent) == (1, [], False)
+
+
+def test_a_session_that_asks_is_followed_at_once_by_another_if_it_is_lost() -> None:
+    """What is left of the silence is for logging in."""
+    asked, lost = list[float](), list[float]()
+
+    class Lost(AnsweringProbe):
+        def ask(self) -> None:
+            asked.append(time.monotonic())
+            super().ask()
+
+        def close(self) -> None:
+            lost.append(time.monotonic())
+            self.silent.clear()
+            super().close()
+
+    probe, seconds = Lost(), 4.0
+    with listening(probe, lambda: None, seconds) as listener:
+        wait_until(lambda: listener._answers, "it has answered")
+        probe.silent.set()
+        wait_until(lambda: lost and asked[-1] >= lost[0], "another session asks", pause=0.005)
+        assert asked[-1] - lost[0] < seconds / 8 / 2  # the pause between two questions
 
 
 @pytest.mark.parametrize(
