@@ -316,7 +316,8 @@ class _Agent:
         finally:
             if source is not None:
                 source.close()
-            lease.release(fenced=is_fenced(capture, lease))
+            in_doubt = capture is not None and capture.in_doubt
+            lease.release(fenced=is_fenced(capture, lease), unreachable=in_doubt)
         if capture.handed_over and not self.stopped.is_set():
             self.live.stand_by()
             log.info("handed over; standing by")

@@ -76,8 +76,7 @@ class Capture:
 
     `open_gauge` opens the gauge of the source's load; without one, only a slow store holds dumps back.
     `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`). `hands_over`: standbys
-    may be waiting.
-    `load_config` reads the configuration again, for `reload`.
+    may be waiting. `load_config` reads the configuration again, for `reload`. `config`: the one in effect.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Capture:
         hands_over: bool = False,
     ) -> None:
         self.progress, self.handed_over, self.hands_over = Progress(), False, hands_over
-        self._source, self._store, self._config = source, store, config
+        self._source, self._store, self.config = source, store, config
         self._stopping = SignalEvent()
         self._open_gauge, self._load_config = open_gauge, load_config
         self._reload_asked = self._names_changed = False
@@ -107,14 +106,14 @@ class Capture:
         self._dropped: dict[TableName, int] = {}
 
     @property
-    def config(self) -> Config:
-        """Return the configuration in effect."""
-        return self._config
-
-    @property
     def newest(self) -> Manifest | None:
         """Return the newest manifest, which is never modified; None before the history is loaded."""
         return self._manifest_history.newest if self._manifest_history.next_number > 1 else None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Return whether a commit was given up that may still take effect."""
+        return self._manifest_history.in_doubt
 
     def stop(self) -> None:
         """Ask for a graceful end: what has been read is landed, committed and confirmed first."""
@@ -154,7 +153,7 @@ class Capture:
 
         def begin() -> bool:
             self._tables, self._dumps = begin_or_resume(
-                self._source, self._manifest_history, self._lander, self._config
+                self._source, self._manifest_history, self._lander, self.config
             )
             return True
 
@@ -166,7 +165,7 @@ class Capture:
         self._workers = DumpWorkers(self._source, self._dumps, self._lander, self._tables.key)
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
         busy = lambda: any(dump.active for dump in self._dumps.states)  # noqa: E731
-        self._load = LoadWatcher(self._open_gauge, self._store, self._config.limits, busy, self._note_load)
+        self._load = LoadWatcher(self._open_gauge, self._store, self.config.limits, busy, self._note_load)
         self._hidden_columns = HiddenColumns(self._source, self._tables, self._dumps)
         self._dumps.await_log()
         try:
@@ -201,9 +200,9 @@ class Capture:
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
         self._source.ensure_logging()
-        check_for_gap(self._source, self._manifest_history, self._tables, self._dumps, self._config)
+        check_for_gap(self._source, self._manifest_history, self._tables, self._dumps, self.config)
         if self._names_changed:
-            self._tables_to_start |= capture_named(self._source, self._tables, self._dumps, self._config)
+            self._tables_to_start |= capture_named(self._source, self._tables, self._dumps, self.config)
             self._names_changed = False
         self._prepare_new_and_released()
         newest = self._manifest_history.newest
@@ -228,7 +227,7 @@ class Capture:
         self._dumps.await_log()
         history, wanted = self._manifest_history, self._tables_to_start
         self._checked_at = start_capturing(
-            self._source, history, self._lander, self._tables, self._dumps, self._config, wanted
+            self._source, history, self._lander, self._tables, self._dumps, self.config, wanted
         )
         self._watch.forget()
         self._tables_to_start = set()
@@ -238,13 +237,13 @@ class Capture:
         if self._load_config is None:
             raise RequestError("this agent has no configuration file to reload")
         try:
-            new, differ = self._config.reloaded(self._load_config())
+            new, differ = self.config.reloaded(self._load_config())
         except ConfigurationError as error:
             raise RequestError(str(error)) from error
         require_some_named(self._tables, new)
-        level = logging.INFO if differ or new != self._config else logging.DEBUG
-        self._names_changed |= (new.source, new.tables) != (self._config.source, self._config.tables)
-        self._config = self._tables.config = new
+        level = logging.INFO if differ or new != self.config else logging.DEBUG
+        self._names_changed |= (new.source, new.tables) != (self.config.source, self.config.tables)
+        self.config = self._tables.config = new
         self._load.limits = new.limits
         with self._dumps.changing() as schedule:
             schedule.config = new.dump
@@ -264,7 +263,7 @@ class Capture:
         started = time.monotonic()
         read_seconds = self._read_seconds(started, landings)
         before = reader.position, reader.buffered_bytes
-        reader.read(read_seconds, self._config.landing.flush_bytes)
+        reader.read(read_seconds, self.config.landing.flush_bytes)
         held = reader.buffered_bytes
         caught_up = not (reader.behind_bytes or held or landings.in_flight)
         self.progress.turn(more=before != (reader.position, held), caught_up=caught_up)
@@ -291,7 +290,7 @@ class Capture:
             return
         self._stop_capturing_dropped(catalog_snapshot)
         number = self._manifest_history.next_number
-        repair_unlogged(self._source, self._tables, self._dumps, catalog_snapshot, number, self._config)
+        repair_unlogged(self._source, self._tables, self._dumps, catalog_snapshot, number, self.config)
         land_new_comments(self._tables, self._lander, catalog_snapshot, number)
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fit = {n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)}
@@ -309,7 +308,7 @@ class Capture:
 
     def _read_seconds(self, now: float, landings: Landings) -> float:
         """Return how many seconds to read: until the next thing is due."""
-        flush_seconds = self._config.landing.flush_seconds
+        flush_seconds = self.config.landing.flush_seconds
         if landings.in_flight or self._dumps.reads_the_last():
             return min(LANDING_SECONDS, flush_seconds)
         pending = now - self._pending_since if self._pending_since is not None else 0.0
@@ -328,17 +327,17 @@ class Capture:
             self._pending_since = None
         elif self._pending_since is None:
             self._pending_since = read_since
-        if reader.buffered_bytes >= self._config.landing.flush_bytes:
+        if reader.buffered_bytes >= self.config.landing.flush_bytes:
             return True
         waited = time.monotonic() - self._pending_since if self._pending_since is not None else 0.0
-        return waited >= self._config.landing.flush_seconds or self._state_due(reader)
+        return waited >= self.config.landing.flush_seconds or self._state_due(reader)
 
     def _state_due(self, reader: LogReader) -> bool:
         """Return whether the next manifest should not wait for changes: chunks, news, or a heartbeat."""
         waited = time.monotonic() - self._last_commit
         chunk_ready = bool(self._dumps.committable(reader.position))
         moved_idly = reader.position > self._manifest_history.newest.position and not reader.buffered_rows
-        settings = self._config.landing
+        settings = self.config.landing
         return (
             ((chunk_ready or self._has_news()) and waited >= min(1.0, settings.flush_seconds))
             or (chunk_ready and self._dumps.all_read())
@@ -352,12 +351,12 @@ class Capture:
 
     def _land(self, reader: LogReader, landings: Landings) -> None:
         """Hand what was read to the landing thread: whole transactions, and parts of one too large."""
-        large = reader.buffered_bytes > LARGE_FLUSHES * self._config.landing.flush_bytes
+        large = reader.buffered_bytes > LARGE_FLUSHES * self.config.landing.flush_bytes
         segment = reader.take()
         self._pending_since = None
         if segment.position > landings.position or segment.rows:
             landings.submit(segment)
-        if reader.buffered_bytes >= self._config.landing.flush_bytes // 2 and (part := reader.take_open()):
+        if reader.buffered_bytes >= self.config.landing.flush_bytes // 2 and (part := reader.take_open()):
             landings.submit_part(part)
         if large:
             landings.wait()
@@ -377,8 +376,8 @@ class Capture:
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
-        self._tables.note_renames(landed.renamed, self._config)
-        if not self._hidden_columns.withhold(landed, chunks, newest, self._config):
+        self._tables.note_renames(landed.renamed, self.config)
+        if not self._hidden_columns.withhold(landed, chunks, newest, self.config):
             return False
         last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
         end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)

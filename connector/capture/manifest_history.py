@@ -38,7 +38,7 @@ class ManifestHistory:
 
     An agent never commits after a manifest of a greater term than its own, even if it was overtaken before it
     had read any. `ended_by`: set by another thread to the error that ends the agent: nothing is committed
-    from then on.
+    from then on. `in_doubt`: whether a create was given up, which may still take effect.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class ManifestHistory:
     ) -> None:
         self.closes_fence = closes_fence
         self.ended_by: BaseException | None = None
+        self.in_doubt = False
         self._store = store
         self._term = term
         self._stop = stop or threading.Event()
@@ -138,7 +139,9 @@ class ManifestHistory:
             raise BugError(f"manifest {manifest.number} goes back from {before} to {now}")
         if self.ended_by is not None:
             raise self.ended_by
+        self.in_doubt = True
         retrying(self._stop)(self._writer.commit, manifest)
+        self.in_doubt = False
         self._newest = manifest
         log.debug("manifest %s at %s: %s files", manifest.number, manifest.position_text, len(manifest.files))
         return manifest

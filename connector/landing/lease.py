@@ -213,9 +213,9 @@ class Lease:
     def release(self, *, fenced: bool = False, unreachable: bool = False) -> None:
         """Release the lease for the next agent to take at once. Never raises: an unreleased lease expires.
 
-        `unreachable`: the source could not be reached, so sessions of ours may live on there, and what we
-        read may still be on its way to the landing zone: the next holder must close the fence. Once released,
-        it stays as it is.
+        `unreachable`: the source or the store could not be reached, so sessions of ours may live on there, or
+        what we read may still be on its way to the landing zone: the next holder must close the fence. Once
+        released, it stays as it is.
         """
         self._ended, self._unreachable = True, self._unreachable or unreachable
         if self._state.released:

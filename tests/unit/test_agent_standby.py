@@ -224,7 +224,7 @@ def test_each_tenure_begins_with_the_configuration_of_now(
 
     def changed_while_active(capture: Any) -> None:
         names[:] = ["public.parts"]
-        capture._config = load_config()
+        capture.config = load_config()
         names.clear()
         hand_over(capture)
 
@@ -453,6 +453,48 @@ def test_an_agent_whose_first_answer_came_late_once_is_no_longer_patient_after_o
     monkeypatch.setattr(AnsweringProbe, "ask", ask)
     run(monkeypatch, store, waits, hands_over_later, end, lease_seconds=1)
     assert allowed == [0.0, SILENCE_SECONDS, 0.0]
+
+
+@pytest.mark.parametrize("ends", ["stop", "hand_over"])
+def test_who_ends_with_a_commit_in_doubt_leaves_the_fence_to_close(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore, ends: str
+) -> None:
+    """Its create may take effect after the next agent has read the newest manifest, which would then stop."""
+    late, true_load = list[tuple[str, bytes]](), ManifestHistory.load
+
+    def load(self: ManifestHistory, identify: Any) -> Any:
+        newest = true_load(self, identify)
+        if late:
+            store.create(*late[0])
+        return newest
+
+    def commits_in_vain(capture: Any) -> None:
+        begin(capture)
+        true_create = store.create
+
+        def create(path: str, data: bytes) -> bool:
+            late.append((path, data))
+            getattr(capture, ends)()
+            raise TransientError("no answer")
+
+        monkeypatch.setattr(store, "create", create)
+        with pytest.raises(TransientError):
+            capture._manifest_history.commit()
+        monkeypatch.setattr(store, "create", true_create)
+
+    def commits(capture: Any) -> None:
+        begin(capture)
+        capture._manifest_history.commit()
+
+    monkeypatch.setattr(ManifestHistory, "load", load)
+    if ends == "stop":
+        run(monkeypatch, store, commits_in_vain)
+        run(monkeypatch, store, commits)
+    else:
+        run(monkeypatch, store, commits_in_vain, commits)
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.term == 2
 
 
 def released(store: MemoryStore) -> bool:

@@ -71,7 +71,7 @@ def test_reads_say_what_the_commands_say(page: tuple[httpx.Client, Agent], store
     assert {d["state"] for d in client.get("/api/dumps").json()} == {"done"}
     assert client.get("/api/settings").json()["workers"] == 2
     dump = agent.capture.config.dump.model_copy(update={"workers": 3})
-    agent.capture._config = agent.capture.config.model_copy(update={"dump": dump})  # as a reload does
+    agent.capture.config = agent.capture.config.model_copy(update={"dump": dump})  # as a reload does
     assert client.get("/api/settings").json()["workers"] == 3
     assert client.get("/api/gaps").json() == []
     assert client.get("/api/tables").json()["public.items"]["state"] == "captured"
