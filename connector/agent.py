@@ -407,9 +407,9 @@ def _record_log_off(config: Config, store: Store, lease_store: Store, source: So
     except FencedError as error:
         log.warning("%s, and %s", reason, error)
         return
+    manifest_history = ManifestHistory(store, lease.term)
     try:
-        manifest_history = ManifestHistory(store, lease.term)
         manifest_history.load(lambda landed: landed.source)
         manifest_history.note_log_off(source.identity, reason)
     finally:
-        lease.release()
+        lease.release(unreachable=manifest_history.in_doubt)
