@@ -23,7 +23,7 @@ Invariants:
   fence lets a rebuild with other columns pass after any merge, and some platforms have no fence. So such a
   rebuild begins again, and a table that was left like that does not continue.
 
-If a platform keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
+Where not even the commit at a frontier has a mark, the platform keeps none: any WRITE or MERGE may be ours.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def _breach(
         return f"its history before version {oldest} is gone"
     begin = max(first, rebuilt)
     after = [row for row in reversed(rows) if row["version"] >= begin]
-    harmless = KEEPS_ROWS if marks else KEEPS_ROWS | MAY_BE_OURS
+    harmless = KEEPS_ROWS if marks or oldest == first > 0 else KEEPS_ROWS | MAY_BE_OURS
     for row in after:
         if row["version"] not in marks and row["operation"] not in harmless:
             return f"version {row['version']} is a {row['operation']} by another writer"

@@ -221,6 +221,16 @@ def test_a_commit_of_an_earlier_manifest_than_the_frontiers_is_a_breach() -> Non
     assert judged(history(created(), ours(9), upkeep, altered(8), rebuilt), 2).why_broken
 
 
+def test_only_the_commit_at_the_frontier_shows_that_a_platform_keeps_no_marks() -> None:
+    """Of an idle table, the log may begin with what somebody has written since."""
+    unmarked = history("CREATE TABLE", "MERGE", "OPTIMIZE", "WRITE")
+    assert judged(unmarked, 1).why_broken is None
+    assert judged(unmarked, None).why_broken is None
+    assert judged(unmarked[:3], 1).why_broken is None
+    assert judged(unmarked[:2], 1).why_broken == "version 3 is a WRITE by another writer"
+    assert judged(history("OPTIMIZE", oldest=2), 1).why_broken is None
+
+
 def test_a_late_merge_is_no_breach_if_only_upkeep_names_a_later_manifest() -> None:
     """Manifests 6 to 9 had nothing of the table, so the merge up to 7 had read nothing that it lacks."""
     upkeep = ("OPTIMIZE", Mark("shop", 9, layout=True, follows=1))
