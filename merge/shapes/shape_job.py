@@ -7,7 +7,8 @@ killed between the two, the next one repairs that. No cut is exact while a shape
 If somebody else has changed a shape, it is neither merged further nor rebuilt: the landing zone may no longer
 have the events that it was made of. The merge reports that, and what to do. The same goes for one that was
 dropped amid a merge and created by another job, if the late commit came first: Delta then skips that of the
-other job, and what landed before the late one's beginning is missing (`merge.lake.commits`).
+other job, and what landed before the late one's beginning is missing (`merge.lake.commits`). Or if the late
+job has other columns, masks or rows.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class ShapeJob(ABC):
     @property
     def mark(self) -> Mark:
         """Return the mark of the merge's commit."""
-        mark = Mark(self.config.source.name, self.manifest.number, write_id=self.manifest.write_id)
+        source, built_with = self.config.source.name, self.target.built_with
+        mark = Mark(source, self.manifest.number, write_id=self.manifest.write_id, built_with=built_with)
         return mark if self.continued is None else mark.continuing(self.continued)
 
     def begins(self, frontier: Frontier, state: TargetState | None) -> Beginning:
@@ -153,7 +155,8 @@ class ShapeJob(ABC):
 
     def commits(self, frontier: Frontier, state: TargetState) -> Commits:
         """Read the table's commits since a frontier; refuse a table of another landing zone."""
-        commits = read_commits(self.spark, self.target, self.config.source.name, frontier, id_=state.id)
+        source, built_with = self.config.source.name, self.target.built_with
+        commits = read_commits(self.spark, self.target, source, frontier, built_with, id_=state.id)
         if commits.last is not None and commits.last.manifest >= self.manifest.number:
             check_origin(self.landing, self.target, commits.last)
         return commits

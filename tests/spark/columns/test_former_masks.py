@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from connector.config import Config
 from connector.landing.format import manifest_path
 from merge import as_of, live, merge_once, rebuild
 from merge.lake.rewrite import Rewrite
+from merge.shapes import changes_job, history_job
 from merge.table import TableJob
 from tests.spark.columns.test_columns import salted
 from tests.support.landing.landed import config_of
@@ -107,6 +109,47 @@ def test_a_merge_with_the_former_masks_that_builds_a_touched_table_anew_leaves_o
     ]
     assert not report.exact
     assert zone.rows("id, a, b") == [(1, 1, None), (2, 2, None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "name"),
+    [
+        ("history", history_job, "apply_versions"),
+        pytest.param("changes", changes_job, "append_changes", marks=pytest.mark.soak),
+    ],
+)
+def test_a_shape_that_a_merge_with_the_former_masks_wrote_to_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, name: str
+) -> None:
+    """It had read the Delta table, which was then dropped, and created again with today's masks."""
+    its = {"shapes": ["current", kind]}
+    zone = Zone(spark, tmp_path, public__orders=its)
+    masked = config_of(
+        str(tmp_path / "landing"), str(tmp_path / "lake"), public__orders=its | {"mask": {"b": "null"}}
+    )
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    zone.log(20, insert(15, 2))
+    zone.log(30, insert(25, 3))
+    write, folder = getattr(module, name), tmp_path / f"lake/public/orders_{kind}"
+
+    def dropped(*late: Any) -> Any:
+        monkeypatch.setattr(module, name, write)
+        shutil.rmtree(folder)
+        merge_once(another_session(spark), masked, until=2)
+        assert zone.rows("id, b", f"public/orders_{kind}") == [(1, None), (2, None)]
+        return write(*late)
+
+    monkeypatch.setattr(module, name, dropped)
+    assert not zone.merge().exact
+    zone.log(40)
+    failed = {str(each.table): each for each in merge_once(spark, masked).failed}
+    shape = failed[f"{ORDERS.table}_{kind}"]
+    assert "a merge with other columns, masks or rows committed after it" in (shape.error or "")
+    assert "then drop it" in (shape.hint or "")
+    shutil.rmtree(folder)
+    merge_once(spark, masked)
+    assert zone.rows("id, b", f"public/orders_{kind}") == [(1, None), (2, None), (3, None)]
 
 
 @pytest.mark.soak
