@@ -65,6 +65,7 @@ BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 LOST = re.compile(
     "FILE_NOT_EXIST|FileNotFoundException|DELTA_(FILE|LOG_FILE|VERSION)[A-Z_]*NOT_FOUND"
     "|DELTA_NO_RECREATABLE_HISTORY_FOUND|TIME_TRAVEL_BEYOND"
+    "|Cannot time travel Delta table to version"  # Delta 3.3 names no condition
 )
 
 NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")

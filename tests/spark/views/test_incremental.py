@@ -200,7 +200,7 @@ def test_a_refresh_is_full_if_others_wrote_to_the_view_or_it_is_not_known_what_h
             Input, "at", lambda self, _: replace(self, frontier=replace(self.frontier, version=10**6))
         )
         reason = str(merged().full_because)
-        assert reason.startswith("it failed: [")
+        assert reason.startswith(("it failed: [", "it failed: Cannot time travel"))  # Delta 3.3: no name
         assert "table of cuts" not in reason, "no cut records it"
     shop.land((ORDERS, "truncate", {}), order(8, "a"))
     assert merged().full_because == "public.orders was truncated"

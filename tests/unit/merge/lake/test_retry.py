@@ -145,6 +145,14 @@ def test_a_file_that_cannot_be_opened_now_is_not_lost(cause: str, lost: bool) ->
     )
 
 
+@pytest.mark.parametrize("name", ["[DELTA_VERSION_NOT_FOUND] ", ""])
+def test_a_version_that_delta_no_longer_has_is_lost_though_before_4_delta_names_no_condition(
+    name: str,
+) -> None:
+    said = "Cannot time travel Delta table to version 3. Available versions: [5, 6]."
+    assert is_lost_file(AnalysisException(name + said))
+
+
 @pytest.mark.parametrize(
     ("cause", "delivered"),
     [
