@@ -15,6 +15,7 @@ from connector.schema import fold
 from merge.apply import DELETED, KEPT, NEWER, SAME, Rules, fresh_values, new_values
 from merge.keys import TargetLayout, same_rows
 from merge.lake.schema import CDC_TYPE
+from merge.reconcile import TARGET_FIELDS
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ def as_wide(frame: DataFrame, layout: TargetLayout) -> DataFrame:
         (F.lit(None) if known is None else F.col(quoted(known))).cast(data_type(type_)).alias(name)
         for name, known, type_ in found
     ]
-    return frame.select(*columns, F.col(CDC).cast(data_type(CDC_TYPE)).alias(CDC))
+    cdc = F.col(CDC)
+    if frame.select(f"{CDC}.*").columns != [*TARGET_FIELDS]:  # somebody has moved them, and casts go by place
+        cdc = F.struct(*[cdc[name].alias(name) for name in TARGET_FIELDS])
+    return frame.select(*columns, cdc.cast(data_type(CDC_TYPE)).alias(CDC))
 
 
 def _columns(layout: TargetLayout) -> list[Column]:

@@ -54,6 +54,10 @@ log = logging.getLogger(__name__)
 
 CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in TARGET_FIELDS.items()) + ">"
 
+OURS = (CDC, "_valid_from", "_valid_to")
+FIELDS = ("op", "epoch", "lsn", "seq", "txid", "committed_at", "seen", "unchanged", "raw", "missing")
+"""The fields of our own columns, in order: each of these structs has some of them."""
+
 Create = Callable[[Target, str, Sequence[str], Mapping[str, Column], SourceComments], str]
 """Builds the statement that creates a Delta table of a source, with this key, these columns and comments."""
 
@@ -117,6 +121,7 @@ def create_or_evolve_target(
         if target.folder is not None and not is_new(spark, target, mark.for_layout_commit()):
             raise OvertakenError(f"{target.name}: {target.folder} already had a table")
     check_owner(state, target, mark.source, newest.key)
+    _check_fields(spark, target)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted, comments)
     statements = list(comment_sql(target, state, newest, comments, spark.version))
@@ -130,6 +135,21 @@ def create_or_evolve_target(
         raise OvertakenError(f"{target.name}: another job has just dropped it")
     check_owner(evolved, target, mark.source, newest.key)  # it may have been rebuilt meanwhile
     return evolved
+
+
+def _check_fields(spark: SparkSession, target: Target) -> None:
+    """Refuse a table in which somebody has moved fields of our columns: structs are inserted by place."""
+    for column in spark.table(target.name).schema.fields:
+        names = getattr(column.dataType, "names", [])
+        known = [name for name in FIELDS if name in names]
+        if column.name in OURS and known != (found := [name for name in names if name in FIELDS]):
+            moved = next(n for n, name in enumerate(known) if found[n] != name)
+            place = f"AFTER {known[moved - 1]}" if moved else "FIRST"
+            raise TableError(
+                target.table,
+                f"{target.name} has the fields of {column.name} in another order than it was created with",
+                hint=f"ALTER TABLE {target.name} ALTER COLUMN {column.name}.{known[moved]} {place}",
+            )
 
 
 def check_name(target: Target) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.landing.zone import Zone, delete, insert, update_of_a
+from connector.errors import TableError
+from connector.position import CHUNK_SEQ
+from merge import rebuild
+from tests.support.landing.landed import Chunk
+from tests.support.landing.zone import Zone, delete, insert, row, update_of_a
 
 
 def test_a_column_a_constraint_and_clustering_of_others_stay_and_a_refused_row_has_a_hint(
@@ -34,3 +39,22 @@ def test_a_column_a_constraint_and_clustering_of_others_stay_and_a_refused_row_h
     spark.sql(f"ALTER TABLE {name} DROP CONSTRAINT small")
     assert zone.merge().exact
     assert zone.rows("id, a") == [(1, 7), (3, 3), (4, 700)]
+
+
+def test_fields_of_our_columns_that_somebody_has_moved_are_not_taken_for_one_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.chunk(10, Chunk(8, 9, [row(1, 1), row(2, 2)]))
+    assert zone.merge().exact
+    name = f"delta.`{tmp_path}/lake/public/orders`"
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN _cdc.lsn AFTER seq")
+    zone.log(20, update_of_a(15, 1, a=7))
+    assert zone.live() == [(1, 7, "x"), (2, 2, "x")]
+    (failed,) = zone.merge().failed
+    assert failed.hint == f"ALTER TABLE {name} ALTER COLUMN _cdc.lsn AFTER epoch"
+    with pytest.raises(TableError, match="in another order"):
+        rebuild(spark, zone.config, "public.orders")
+    spark.sql(failed.hint)
+    assert zone.merge().exact
+    assert zone.rows("id, a, _cdc.lsn, _cdc.seq") == [(1, 7, 15, 2), (2, 2, 8, CHUNK_SEQ + 1)]
