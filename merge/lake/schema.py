@@ -121,7 +121,7 @@ def create_or_evolve_target(
         if target.folder is not None and not is_new(spark, target, mark.for_layout_commit()):
             raise OvertakenError(f"{target.name}: {target.folder} already had a table")
     check_owner(state, target, mark.source, newest.key)
-    _check_fields(spark, target)
+    _check_fields(state, target)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted, comments)
     statements = list(comment_sql(target, state, newest, comments, spark.version))
@@ -137,18 +137,18 @@ def create_or_evolve_target(
     return evolved
 
 
-def _check_fields(spark: SparkSession, target: Target) -> None:
+def _check_fields(state: TargetState, target: Target) -> None:
     """Refuse a table in which somebody has moved fields of our columns: structs are inserted by place."""
-    for column in spark.table(target.name).schema.fields:
-        names = getattr(column.dataType, "names", [])
-        known = [name for name in FIELDS if name in names]
-        if column.name in OURS and known != (found := [name for name in names if name in FIELDS]):
+    for column in OURS:
+        found = [name for name in state.structs.get(column, ()) if name in FIELDS]
+        known = [name for name in FIELDS if name in found]
+        if known != found:
             moved = next(n for n, name in enumerate(known) if found[n] != name)
             place = f"AFTER {known[moved - 1]}" if moved else "FIRST"
             raise TableError(
                 target.table,
-                f"{target.name} has the fields of {column.name} in another order than it was created with",
-                hint=f"ALTER TABLE {target.name} ALTER COLUMN {column.name}.{known[moved]} {place}",
+                f"{target.name} has the fields of {column} in another order than it was created with",
+                hint=f"ALTER TABLE {target.name} ALTER COLUMN {column}.{known[moved]} {place}",
             )
 
 

@@ -105,7 +105,7 @@ class Target:
 class TargetState:
     """A Delta table's current state: id, columns (without `_cdc`) with their types, properties, size.
 
-    `comment`: its own, empty if it has none. `comments`: of the columns that have one.
+    `comment`: its own, empty if it has none. `comments`: of columns that have one. `structs`: their fields.
     """
 
     id: str
@@ -117,6 +117,7 @@ class TargetState:
     clustered_by: tuple[str, ...] = ()
     comment: str = ""
     comments: Mapping[str, str] = field(default_factory=dict)
+    structs: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -329,12 +330,12 @@ def read_state(spark: SparkSession, target: Target) -> TargetState | None:
             return None
         raise
     columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
-    partitions = tuple(detail.get("partitionColumns") or ())
     clusters = tuple(map(unquoted, detail.get("clusteringColumns") or ()))  # unlike partitions, quoted if odd
     comments = {f.name: f.metadata["comment"] for f in fields if "comment" in f.metadata}
-    size, comment = (detail["numFiles"], detail["sizeInBytes"]), detail["description"] or ""
-    properties = dict(detail["properties"])
-    return TargetState(detail["id"], columns, properties, *size, partitions, clusters, comment, comments)
+    structs = {f.name: names for f in fields if (names := getattr(f.dataType, "names", None))}
+    size = detail["numFiles"], detail["sizeInBytes"], tuple(detail.get("partitionColumns") or ())
+    known = detail["id"], columns, dict(detail["properties"]), *size
+    return TargetState(*known, clusters, detail["description"] or "", comments, structs)
 
 
 def table_id(spark: SparkSession, target: Target) -> str | None:
@@ -398,9 +399,8 @@ def _built_otherwise(state: TargetState, target: Target) -> TableError:
 def check_partitions(target: Target, names: Iterable[str], types: Mapping[str, str]) -> None:
     """Refuse to partition by a type whose values Delta changes; for text, see `merge.apply`.
 
-    Delta stores a partition's value as text. Of an instant, that is the local time in the session's zone: the
-    hour that comes twice when clocks are set back becomes one, even if others only OPTIMIZE. Bytes that are
-    no UTF-8 are replaced, and none at all become null.
+    Delta stores a partition's value as text: an instant as the session's local time, in which an hour comes
+    twice when clocks are set back, even if others only OPTIMIZE; bytes with all but UTF-8 replaced, or null.
     """
     if inexact := next((name for name in names if types[name] in INEXACT_PARTITIONS), None):
         raise TableError(
