@@ -30,6 +30,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from connector.errors import DeltatideError, FencedError, FormatError, TransientError
 from connector.landing.format import LEASE
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
 """The longest that a request for the lease may take, as long as connecting may."""
+
+_few_times = Retrying(stop=stop_after_attempt(4), wait=wait_fixed(0.25), reraise=True,
+                      retry=retry_if_exception_type(TransientError))  # fmt: skip
 
 STANDBY_POLL_SECONDS = 0.5
 """The longest wait between checks of another's lease; a handover takes about this long."""
@@ -211,7 +215,7 @@ class Lease:
         self._replace(renewed)
 
     def release(self, *, fenced: bool = False, unreachable: bool = False) -> None:
-        """Release the lease for the next agent to take at once. Never raises: an unreleased lease expires.
+        """Release the lease for the next agent to take at once. Never raises: after a few tries, it expires.
 
         `unreachable`: the source or the store could not be reached, so sessions of ours may live on there, or
         what we read may still be on its way to the landing zone: the next holder must close the fence. Once
@@ -221,16 +225,15 @@ class Lease:
         if self._state.released:
             return
         unfenced = self._unreachable or (self._state.unfenced and not fenced)
+        left = self._state.model_copy(update={"released": True, "until": _now(), "unfenced": unfenced})
         with suppress(DeltatideError):
-            self._replace(
-                self._state.model_copy(update={"released": True, "until": _now(), "unfenced": unfenced})
-            )
+            _few_times(self._replace, left)
 
     def wait_until_taken(self, seconds: float) -> None:
         """Wait up to `seconds` until another holder has taken the lease, or the store does not answer."""
         deadline = time.monotonic() + seconds
         with suppress(DeltatideError):
-            while time.monotonic() < deadline and _own_version(self._store, self._state):
+            while time.monotonic() < deadline and _few_times(_own_version, self._store, self._state):
                 time.sleep(STANDBY_POLL_SECONDS)
 
     def _replace(self, state: Holder) -> None:

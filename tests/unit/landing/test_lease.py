@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -416,9 +417,20 @@ def test_a_lost_answer_to_taking_it_does_not_fence_ourselves(store: MemoryStore,
     assert lease.term == 1
 
 
+def test_a_store_that_fails_for_a_moment_has_no_standby_wait_for_a_released_lease(store: MemoryStore) -> None:
+    lease = Lease.acquire(store, 15)
+    store.fail("replace", times=5)
+    lease.release()
+    store.fail("read", LEASE, times=1)
+    begun = time.monotonic()
+    lease.wait_until_taken(0.6)
+    assert time.monotonic() - begun > 0.6, "nobody has taken it yet"
+    assert not Lease.acquire(store, 15).expired
+
+
 def test_a_release_never_raises(store: MemoryStore) -> None:
     lease = Lease.acquire(store, 15)
-    store.fail("replace", times=2)
+    store.fail("replace", times=8)
     lease.release()
     held_elsewhere(store)
     lease.release()
