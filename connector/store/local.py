@@ -22,6 +22,9 @@ from pathlib import Path
 
 from connector.errors import BugError, DeltatideError, PreconditionError, TransientError
 
+LOCK_SECONDS = 5.0
+"""The longest wait for another process's lock, which is held for a rename: longer if it is paused in it."""
+
 _STALE_SECONDS = 86_400  # an unfinished file not written to for a day belongs to a dead process
 
 _HINTS = {
@@ -106,13 +109,19 @@ class LocalStore:
         return None if data is None else (data, _version(data))
 
     def replace(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Overwrite exactly this version, under a lock that ends with the process."""
+        """Overwrite exactly this version, under a lock that ends with the process.
+
+        What may take long is done outside the lock. A process that was paused in it would keep all others
+        from it: `TransientError` then.
+        """
         target = self._file(path)
-        with _errors(target), _locked(self._root):
-            current = self.read_versioned(path)
-            if (current and current[1]) != version:
-                return None
-            self.put(path, data)
+        with _errors(target), _temporary(target, data) as written:
+            with _locked(self._root):
+                current = self.read_versioned(path)
+                if (current and current[1]) != version:
+                    return None
+                os.replace(written, target)
+            _sync_folder(target.parent)
         return _version(data)
 
     def list(self, prefix: str) -> Iterator[str]:
@@ -254,9 +263,19 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    _make_folder(root)
+    deadline = time.monotonic() + LOCK_SECONDS
     with (root / ".lock").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TransientError(
+                        f"{file.name}: locked by another process for {LOCK_SECONDS:g} s",
+                        hint="continue or end the deltatide process that is paused (ps shows its state as T)",
+                    ) from None
+                time.sleep(0.005)
         yield
 
 
