@@ -64,4 +64,4 @@ def _done(before: Holder, now: Holder | None, released: float | None) -> Handove
 
 def _process(holder: Holder) -> tuple[object, ...]:
     """Return what tells processes apart: containers may share a host's name, and each has a process 1."""
-    return holder.machine, holder.host, holder.pid, holder.process_start
+    return holder.host, holder.process

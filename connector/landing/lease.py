@@ -20,14 +20,12 @@ removed. So a manifest with a greater term than one's own is by another agent th
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -35,6 +33,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from connector.errors import DeltatideError, FencedError, FormatError, TransientError
 from connector.landing.format import LEASE
 from connector.landing.manifest_store import newest_manifest
+from connector.process import ProcessIdentity
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -91,6 +90,11 @@ class Holder(BaseModel):
     released: bool = False
     unfenced: bool = False
     status: AgentFigures = AgentFigures()
+
+    @property
+    def process(self) -> ProcessIdentity:
+        """Return its holder's process."""
+        return ProcessIdentity(self.machine, self.pid, self.process_start)
 
     @property
     def active(self) -> bool:
@@ -325,7 +329,7 @@ class _Watch:
         self._is_failing = False
 
     def _begin(self, holder: Holder, before: tuple[Holder, str] | None) -> None:
-        if not self.standby and (before is not None or _process_lives(holder)):
+        if not self.standby and (before is not None or holder.process.lives):
             raise _fenced(holder)
         if before is not None and before[0].holder == holder.holder:
             return
@@ -341,25 +345,7 @@ class _Watch:
 
 
 def _is_free(state: Holder) -> bool:
-    return state.released or _is_dead(state)
-
-
-def _is_dead(state: Holder) -> bool:
-    """Return whether its process is known to be gone; one that can't be examined may be alive."""
-    if not _is_here(state):
-        return False
-    if _process_fields(state.pid) is None:
-        return not _exists(state.pid)
-    return _process_start(state.pid) != state.process_start
-
-
-def _process_lives(state: Holder) -> bool:
-    start = _process_start(state.pid) if _is_here(state) else None
-    return start is not None and start == state.process_start
-
-
-def _is_here(state: Holder) -> bool:
-    return state.machine is not None and state.machine == _machine()
+    return state.released or state.process.is_gone
 
 
 def _fenced(state: Holder) -> FencedError:
@@ -375,13 +361,14 @@ def _described(state: Holder) -> str:
 
 
 def _new_holder(former: Holder | None, term: int, seconds: float, holder: str, unfenced: bool) -> Holder:
+    process = ProcessIdentity.own()
     return Holder(
         holder=holder,
         term=term,
         host=socket.gethostname(),
-        pid=os.getpid(),
-        machine=_machine(),
-        process_start=_process_start(os.getpid()),
+        pid=process.pid,
+        machine=process.machine,
+        process_start=process.start,
         since=_now(),
         until=_until(seconds),
         seconds=seconds,
@@ -405,40 +392,6 @@ def _read(store: Store) -> tuple[Holder, str] | None:
 
 def _to_json(state: Holder) -> bytes:
     return state.model_dump_json(indent=1).encode()
-
-
-def _machine() -> str | None:
-    """Return an id of the namespace of process ids (a boot of a host, a container); None if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return None
-
-
-def _process_start(pid: int) -> str | None:
-    """Return a process's start time in clock ticks since boot; None if it is gone, a zombie, or hidden."""
-    fields = _process_fields(pid)
-    return None if fields is None or fields[0] in "ZX" else fields[19]
-
-
-def _process_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/<pid>/stat from the state on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _exists(pid: int) -> bool:
-    """Return whether the process exists, even if hidden in /proc (hidepid)."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _now() -> datetime:

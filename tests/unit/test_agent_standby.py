@@ -28,6 +28,7 @@ from connector.errors import (
 from connector.landing import lease as lease_module
 from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest_store import newest_manifest
+from connector.process import ProcessIdentity
 from connector.schema import TableName
 from connector.silence import SILENCE_SECONDS
 from connector.source import Finding
@@ -150,7 +151,7 @@ def test_a_stop_whose_exception_is_lost_ends_what_waits_for_the_lease(
         stopped.set()
 
     Lease.acquire(store, 60)
-    monkeypatch.setattr(lease_module, "_is_dead", lambda _state: False)
+    monkeypatch.setattr(ProcessIdentity, "is_gone", False)
     monkeypatch.setattr(lease_module._Watch, "_say", wait)
     open_memory(monkeypatch, store)
     with pytest.raises(SystemExit) as ended:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from connector import process
 from connector.capture.manifest_history import ManifestHistory
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import lease as lease_module
 from connector.landing.format import LEASE
 from connector.landing.lease import AgentFigures, Holder, Lease, read_lease
 from connector.landing.manifest import SourceIdentity
+from connector.process import ProcessIdentity
 from connector.testing.memory_store import MemoryStore
 from tests.support.clock import Clock
 from tests.support.landing.landed import Landed
@@ -86,27 +88,11 @@ def test_a_living_process_of_this_host_keeps_it(store: MemoryStore) -> None:
 
 def test_a_lease_of_a_dead_process_of_this_host_is_taken_at_once(store: MemoryStore) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
-    start = lease_module._process_start(child.pid)
     child.wait()
-    held_elsewhere(store, machine=lease_module._machine(), pid=child.pid, process_start=start or "1")
+    held_elsewhere(store, machine=ProcessIdentity.own().machine, pid=child.pid)
     clock = SleepingClock()
     assert Lease.acquire(store, 15, sleep=clock.sleep, clock=clock).term == 5
     assert clock.now == 0
-
-
-def test_a_process_that_is_dead_but_not_reaped_is_dead() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert lease_module._process_start(child.pid) is not None
-        child.kill()
-        for _ in range(1000):
-            if lease_module._process_start(child.pid) is None:
-                break
-            subprocess.run([sys.executable, "-c", ""], check=True)
-        else:
-            pytest.fail("a zombie counts as living")
-    finally:
-        child.wait()
 
 
 def test_a_lease_elsewhere_is_taken_when_it_was_not_renewed_for_its_length(store: MemoryStore) -> None:
@@ -152,15 +138,15 @@ def test_where_processes_are_hidden_only_one_that_is_gone_is_dead(
     store: MemoryStore, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under hidepid another user's process is not in /proc, and lives."""
-    monkeypatch.setattr(lease_module, "_process_fields", lambda _pid: None)
-    held_elsewhere(store, **{"machine": lease_module._machine(), "pid": os.getpid(), **change})
+    monkeypatch.setattr(process, "_fields_of", lambda _pid: None)
+    held_elsewhere(store, **{"machine": ProcessIdentity.own().machine, "pid": os.getpid(), **change})
     clock = SleepingClock()
     Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
     assert (clock.now == 0) == ("pid" in change)
 
 
 def test_a_container_of_the_same_name_and_boot_is_another_machine(store: MemoryStore) -> None:
-    machine = lease_module._machine()
+    machine = ProcessIdentity.own().machine
     assert machine is not None
     held_elsewhere(store, machine=f"{machine.rpartition('[')[0]}[1]", pid=os.getpid())
     clock = SleepingClock()

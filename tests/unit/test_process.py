@@ -1,0 +1,31 @@
+"""Whether a process that is named by its identity still lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+from connector.process import ProcessIdentity, _start_of
+from tests.support.waiting import wait_until
+
+
+def test_a_process_is_told_from_those_that_have_its_number_later_or_elsewhere() -> None:
+    own = ProcessIdentity.own()
+    assert (own.lives, own.is_gone) == (True, False)
+    later, elsewhere = replace(own, start="1"), replace(own, machine="db-2/boot/pid")
+    assert (later.lives, later.is_gone) == (False, True)
+    for doubtful in (elsewhere, replace(elsewhere, pid=2**22 + 1), replace(own, machine=None)):
+        assert (doubtful.lives, doubtful.is_gone) == (False, False)
+
+
+def test_a_process_that_is_dead_but_not_reaped_is_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        identity = replace(ProcessIdentity.own(), pid=child.pid, start=_start_of(child.pid))
+        assert (identity.lives, identity.is_gone) == (True, False)
+        child.kill()
+        wait_until(lambda: identity.is_gone, "a zombie does not live")
+        assert not identity.lives
+    finally:
+        child.wait()
