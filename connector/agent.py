@@ -53,7 +53,7 @@ from connector.masking.source import masked_source
 from connector.signals import SignalEvent, reloaded_by_signal, stopped_by_signals
 from connector.silence import SILENCE_SECONDS, end_all
 from connector.source import Finding, Source
-from connector.store.factory import open_store
+from connector.store.factory import open_store, open_stores
 from connector.store.observed import ObservedStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
@@ -222,9 +222,9 @@ def run(
     `stopped`: set once the caller has been told to stop. A signal handler that raises is not enough: what it
     raises is lost if a C extension imports a module just then and drops the errors of that.
     """
-    store = ObservedStore(open_store(config.landing, config.source.name))
     seconds = answer_seconds(config.landing.lease_seconds)
-    hurried = open_store(config.landing, config.source.name, answer_seconds=seconds)
+    patient, hurried = open_stores(config.landing, config.source.name, seconds)
+    store = ObservedStore(patient)
     lease_store = ObservedStore(hurried, counted_by=store)
     live = LiveAgent(config, store)
     with serving(live):

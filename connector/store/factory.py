@@ -7,17 +7,27 @@ from connector.store.local import LocalStore
 from connector.store.protocol import Store
 
 
-def open_store(
-    config: LandingConfig, source: str, *, patient: bool = True, answer_seconds: float | None = None
-) -> Store:
+def open_store(config: LandingConfig, source: str, *, patient: bool = True) -> Store:
     """Open a source's part of the landing zone (`source`: its name); reads and writes nothing yet.
 
     `patient`: wait for a slow store as long as an agent may; otherwise only as long as a person would.
-    `answer_seconds`: give up each request after that instead, once, for a caller who repeats it; a folder's
-    file system knows no such limit.
     """
     if config.folder is not None:
         return LocalStore(config.folder / source)
     from connector.store.s3 import S3Store
 
-    return S3Store.open(config, source, patient=patient, answer_seconds=answer_seconds)
+    return S3Store.open(config, source, patient=patient)
+
+
+def open_stores(config: LandingConfig, source: str, answer_seconds: float) -> tuple[Store, Store]:
+    """Open it as an agent does, and once more for requests that it repeats itself.
+
+    Such a request is given up after `answer_seconds`, once. A folder's file system knows no such limit.
+    """
+    if config.folder is not None:
+        store = LocalStore(config.folder / source)
+        return store, store
+    from connector.store.s3 import S3Store
+
+    patient, hurried = S3Store.open_both(config, source, answer_seconds)
+    return patient, hurried

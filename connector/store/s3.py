@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import (
@@ -34,6 +33,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, PreconditionError, TransientError
+from connector.store.credentials import new_session
 from connector.store.local import drop_stale
 
 if TYPE_CHECKING:
@@ -74,6 +74,16 @@ _UNREACHABLE_HINT = "check that the store is running, landing.url, landing.endpo
 _CREDENTIALS_HINT = "provide credentials by AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role"
 
 
+class _Waits(NamedTuple):
+    """How long a request waits for an answer, and how often it is sent."""
+
+    answer_seconds: float
+    attempts: int
+
+
+_PATIENT, _IMPATIENT = _Waits(30.0, 4), _Waits(8.0, 2)
+
+
 class S3Store:
     """A store in a bucket, under a prefix; safe for threads. See `connector.store.protocol.Store`."""
 
@@ -86,26 +96,32 @@ class S3Store:
         self._had_credentials = False
 
     @classmethod
-    def open(
-        cls,
-        config: LandingConfig,
-        source: str,
-        *,
-        patient: bool = True,
-        answer_seconds: float | None = None,
-    ) -> S3Store:
+    def open(cls, config: LandingConfig, source: str, *, patient: bool = True) -> S3Store:
         """Create a client from the settings and the default credential chain. See `open_store`."""
+        return cls._open_each(config, source, _PATIENT if patient else _IMPATIENT)[0]
+
+    @classmethod
+    def open_both(cls, config: LandingConfig, source: str, answer_seconds: float) -> Sequence[S3Store]:
+        """Create two clients with one session. See `open_stores`."""
+        return cls._open_each(config, source, _PATIENT, _Waits(answer_seconds, attempts=1))
+
+    @classmethod
+    def _open_each(cls, config: LandingConfig, source: str, *waits: _Waits) -> Sequence[S3Store]:
         if config.bucket is None:
             raise ValueError(f"{config.url} is not on S3")
         bucket, prefix = config.bucket
         with _errors(config.url):
-            client = boto3.session.Session().client(
-                "s3",
-                endpoint_url=config.endpoint,
-                region_name=config.region,
-                config=_client_config(config, patient, answer_seconds),
-            )
-        return cls(client, bucket, f"{prefix}/{source}" if prefix else source)
+            session = new_session()
+            clients = [
+                session.client(
+                    "s3",
+                    endpoint_url=config.endpoint,
+                    region_name=config.region,
+                    config=_client_config(config, each),
+                )
+                for each in waits
+            ]
+        return [cls(client, bucket, f"{prefix}/{source}" if prefix else source) for client in clients]
 
     @property
     def scratch(self) -> Path:
@@ -253,18 +269,15 @@ class S3Store:
         self._had_credentials = True
 
 
-def _client_config(config: LandingConfig, patient: bool, answer_seconds: float | None) -> ClientConfig:
+def _client_config(config: LandingConfig, waits: _Waits) -> ClientConfig:
     path_style = config.endpoint is not None if config.path_style is None else config.path_style
     checksums: Literal["when_required", "when_supported"] = (
         "when_required" if config.endpoint else "when_supported"
     )  # other stores may not know CRC trailers
-    read_timeout, attempts = (30.0, 4) if patient else (8.0, 2)
-    if answer_seconds is not None:
-        read_timeout, attempts = answer_seconds, 1
     return ClientConfig(
-        connect_timeout=min(5.0, read_timeout),
-        read_timeout=read_timeout,
-        retries={"mode": "standard", "total_max_attempts": attempts},
+        connect_timeout=min(5.0, waits.answer_seconds),
+        read_timeout=waits.answer_seconds,
+        retries={"mode": "standard", "total_max_attempts": waits.attempts},
         tcp_keepalive=True,
         max_pool_connections=16,
         request_checksum_calculation=checksums,

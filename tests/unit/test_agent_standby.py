@@ -58,7 +58,7 @@ def open_memory(
         probes.append(AnsweringProbe())
         return probes[-1]
 
-    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(agent, "open_stores", lambda *_: (store, store))
     monkeypatch.setattr(
         agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
     )

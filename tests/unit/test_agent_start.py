@@ -46,6 +46,7 @@ def source(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> CheckedSource
     source = shop_source(store)
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(agent, "open_stores", lambda *_: (store, store))
     monkeypatch.setattr(agent, "open_source", lambda _config: source)
     monkeypatch.setattr(agent, "open_probe", lambda _config: AnsweringProbe())
     monkeypatch.setattr(agent.Capture, "run", lambda _self: None)

@@ -342,7 +342,7 @@ def test_the_agents_process_serves_from_its_start_to_its_end(
 
     config = config_of(listen="127.0.0.1:0")
     source = CheckedSource(shop(rows=3), config.source, store)
-    monkeypatch.setattr(agents, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(agents, "open_stores", lambda *_: (store, store))
     monkeypatch.setattr(agents, "open_source", lambda _config: source)
     seen: list[str] = []
 
