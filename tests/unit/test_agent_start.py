@@ -229,6 +229,25 @@ def test_a_server_without_its_log_is_recorded_as_a_gap_whatever_else_ends_the_st
     assert lease.released
 
 
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(PreconditionError("the rights were taken away"), PreconditionError), (SystemExit(0), SystemExit)],
+)
+def test_who_ends_while_it_records_a_gap_leaves_the_fence_to_close(
+    source: CheckedSource, store: MemoryStore, error: BaseException, raised: type[BaseException]
+) -> None:
+    """Its create, which nobody answered, may take effect when another agent has read the newest manifest."""
+    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config_of())
+    source.fail("ensure_logging", error=LogOffError())
+    store.fail("create", "manifest/", times=2)
+    store.fail("create", "manifest/", error=error)
+    with pytest.raises(raised):
+        agent.run(config_of())
+    lease = read_lease(store)
+    assert lease is not None
+    assert (lease.released, lease.unfenced) == (True, True)
+
+
 def test_a_server_that_logs_again_when_the_check_is_repeated_is_a_gap_too(
     source: CheckedSource, store: MemoryStore
 ) -> None:
