@@ -286,7 +286,7 @@ class _Agent:
                 self.store,
                 config,
                 term=lease.term,
-                closes_fence=lease.expired,
+                closes_fence=lease.unfenced,
                 open_gauge=functools.partial(open_gauge, config),
                 load_config=self.load_config,
                 hands_over=self.standby,

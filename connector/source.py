@@ -380,7 +380,7 @@ class Source(Protocol):
         """
 
     def evict_former_agent(self) -> None:
-        """Release what a paused or disconnected agent still holds of the log; it can no longer commit."""
+        """Release what a former agent still holds of the log, if anything; it can no longer commit."""
 
     def prepare(self) -> PreparedSource:
         """Create or extend what the source lacks and the role may create: the publication.

@@ -75,7 +75,7 @@ class Capture:
     """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler.
 
     `open_gauge` opens the gauge of the source's load; without one, only a slow store holds dumps back.
-    `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`). `hands_over`: standbys
+    `closes_fence`: the agent of an earlier term may still commit (`ManifestHistory`). `hands_over`: standbys
     may be waiting. `load_config` reads the configuration again, for `reload`. `config`: the one in effect.
     """
 

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 class ManifestHistory:
     """The linear history of one source, as its active agent writes it.
 
-    `closes_fence`: the agent of an earlier term may still be alive, paused or cut off. At any later time it
-    could commit one more manifest, on which this agent would fail. So `load` first commits one that changes
-    nothing: it takes the number that the other agent would use, which then can only stop.
+    `closes_fence`: the agent of an earlier term may still be alive, paused or cut off, or what it sent may
+    still be under way. At any later time it could commit one more manifest, on which this agent would fail.
+    So `load` first commits one that changes nothing: it takes the number that the other agent would use.
 
     An agent never commits after a manifest of a greater term than its own, even if it was overtaken before it
     had read any. `ended_by`: set by another thread to the error that ends the agent: nothing is committed

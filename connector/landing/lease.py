@@ -8,10 +8,10 @@ After a crash, the next agent on the same host takes the lease at once, and one 
 lease's length. "At once" requires that the process is known to be gone: same boot, host name and process id
 namespace, and no process has that id, or the one that has it started at another time.
 
-A standby watches a lease for as long as it is renewed. A lease taken over by time alone may belong to a
-process that is only paused: `expired`. Before such a tenure does anything else, it must close the fence by
-committing a manifest of its own, so that the paused process can't commit when it wakes up
-(`ManifestHistory.load`).
+A standby watches a lease for as long as it is renewed. A lease that was not released may belong to a process
+that is only paused, or its last commit, sent before it was killed, may still be under way: `unfenced`. Before
+such a tenure does anything else, it must close the fence by committing a manifest of its own, which takes the
+number of that commit (`ManifestHistory.load`).
 
 A term is greater than those of all earlier holders and of all existing manifests, even if lease.json was
 removed. So a manifest with a greater term than one's own is by another agent that has taken over since.
@@ -72,7 +72,8 @@ class Holder(BaseModel):
     """The content of lease.json. `term` grows with each holder; `until` is by the holder's clock, for people.
 
     `renewals` makes each renewal a different object, even if the clock stands still. `unfenced`: an earlier
-    holder may still live, or its sessions at the source, and no manifest of this term is committed yet.
+    holder may still live, or its sessions at the source, or a commit of its may be under way; and no manifest
+    of this term is committed yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -139,11 +140,11 @@ class Lease:
         return self._state
 
     @property
-    def expired(self) -> bool:
-        """Return whether it was taken over by time alone, with no manifest of this term known committed.
+    def unfenced(self) -> bool:
+        """Return whether an earlier holder may still commit, and no manifest of this term is known committed.
 
-        That is, the previous holder neither released it nor is known to be gone, or released it as one that
-        could not reach the source; or this was so for an earlier holder, and none has closed the fence since.
+        That is, the previous holder did not release it, or as one that could not reach the source or the
+        store; or this was so for an earlier holder, and none has closed the fence since.
         """
         return self._state.unfenced
 
@@ -192,7 +193,7 @@ class Lease:
         if found is not None and not _is_free(found[0]):
             found = watch.until_free(found)
         former = found[0] if found else None
-        unfenced = former is not None and (former.unfenced or not _is_free(former))
+        unfenced = former is not None and (former.unfenced or not former.released)
         landed = newest_manifest(store)
         term = max(former.term if former else 0, landed.term if landed else 0) + 1
         state = _new_holder(former, term, seconds, holder, unfenced)

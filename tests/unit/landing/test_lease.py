@@ -91,7 +91,8 @@ def test_a_lease_of_a_dead_process_of_this_host_is_taken_at_once(store: MemorySt
     child.wait()
     held_elsewhere(store, machine=ProcessIdentity.own().machine, pid=child.pid)
     clock = SleepingClock()
-    assert Lease.acquire(store, 15, sleep=clock.sleep, clock=clock).term == 5
+    lease = Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+    assert (lease.term, lease.unfenced) == (5, True), "what it has sent may still be under way"
     assert clock.now == 0
 
 
@@ -195,7 +196,7 @@ def test_a_standby_watches_as_long_as_the_lease_is_renewed(store: MemoryStore, m
         clock.at[4 * n] = lambda n=n: held_elsewhere(store, until=until, renewals=n)
     lease = Lease.acquire(store, 15, reported.append, standby=True, sleep=clock.sleep, clock=clock)
     assert 4 * 19 + 10 <= clock.now < 4 * 19 + 10 + 1.5
-    assert (lease.term, lease.expired) == (5, True)
+    assert (lease.term, lease.unfenced) == (5, True)
     assert reported == ["standing by: process 77 on db-2 holds the lease"]
 
 
@@ -217,7 +218,7 @@ def test_a_store_that_fails_once_in_a_while_delays_no_takeover(
     monkeypatch.setattr(store, "read_versioned", read_unless_it_fails)
     lease = Lease.acquire(store, 15, standby=standby, sleep=clock.sleep, clock=clock)
     assert 10 <= clock.now < 11.5
-    assert lease.expired
+    assert lease.unfenced
 
 
 def test_reads_that_fail_in_a_row_leave_what_was_seen_before(
@@ -229,7 +230,7 @@ def test_reads_that_fail_in_a_row_leave_what_was_seen_before(
     clock.at[8] = lambda: store.fail("read", LEASE, times=3)
     lease = Lease.acquire(store, 15, reported.append, standby=True, sleep=clock.sleep, clock=clock)
     assert 10 <= clock.now < 11.5
-    assert lease.expired
+    assert lease.unfenced
     assert caplog.text.count("the landing zone did not answer, retrying") == 2
     assert reported == ["standing by: process 77 on db-2 holds the lease"]
 
@@ -241,7 +242,7 @@ def test_a_store_that_fails_its_holder_too_is_not_held_against_that(store: Memor
     clock.at[1] = lambda: store.fail("read", LEASE, times=100)  # for fifty seconds
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert 50 + 10 * 2 / 3 - 1 <= clock.now < 50 + 10
-    assert lease.expired
+    assert lease.unfenced
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_a_store_that_fails_once_the_lease_has_expired_does_not_have_it_watched_
     store.fail(operation, when=when, times=4)
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert 10 <= clock.now < 13
-    assert (lease.term, lease.expired) == (5, True)
+    assert (lease.term, lease.unfenced) == (5, True)
 
 
 def test_a_standby_takes_a_released_lease_within_a_second(store: MemoryStore) -> None:
@@ -264,7 +265,7 @@ def test_a_standby_takes_a_released_lease_within_a_second(store: MemoryStore) ->
     clock.at[7] = lambda: held_elsewhere(store, released=True)
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert 7 <= clock.now < 8
-    assert not lease.expired
+    assert not lease.unfenced
 
 
 def test_a_standby_takes_the_lease_of_a_process_of_its_host_that_is_gone_or_paused(
@@ -274,7 +275,7 @@ def test_a_standby_takes_the_lease_of_a_process_of_its_host_that_is_gone_or_paus
     clock = SleepingClock()
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert 15 <= clock.now < 16.5
-    assert lease.expired
+    assert lease.unfenced
     with pytest.raises(FencedError):
         first.renew()
 
@@ -286,12 +287,12 @@ def test_a_fence_that_was_not_closed_is_for_the_next_holder_to_close(store: Memo
     first.renew()
     first.release()
     second = Lease.acquire(store, 15)
-    assert second.expired
+    assert second.unfenced
     second.renew(fenced=True)
-    assert not second.expired
+    assert not second.unfenced
     second.release()
     third = Lease.acquire(store, 15)
-    assert not third.expired
+    assert not third.unfenced
 
 
 def test_who_could_not_reach_the_source_leaves_the_fence_to_close_and_does_not_renew(
@@ -306,7 +307,7 @@ def test_who_could_not_reach_the_source_leaves_the_fence_to_close_and_does_not_r
     left = read_lease(store)
     assert left is not None
     assert (left.released, left.unfenced, left.renewals) == (True, True, 1)
-    assert Lease.acquire(store, 15).expired
+    assert Lease.acquire(store, 15).unfenced
 
 
 def test_a_term_is_greater_than_that_of_any_manifest_though_the_lease_was_removed(store: MemoryStore) -> None:
@@ -343,7 +344,7 @@ def test_a_standby_that_loses_the_race_for_a_free_lease_goes_on_watching(
 
     monkeypatch.setattr(lease_module, "_read", read)
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
-    assert (lease.term, lease.expired) == (6, True)
+    assert (lease.term, lease.unfenced) == (6, True)
     assert clock.now >= 10
 
 
@@ -411,7 +412,7 @@ def test_a_store_that_fails_for_a_moment_has_no_standby_wait_for_a_released_leas
     begun = time.monotonic()
     lease.wait_until_taken(0.6)
     assert time.monotonic() - begun > 0.6, "nobody has taken it yet"
-    assert not Lease.acquire(store, 15).expired
+    assert not Lease.acquire(store, 15).unfenced
 
 
 def test_a_release_never_raises(store: MemoryStore) -> None:

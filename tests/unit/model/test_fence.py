@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from connector import process
 from connector.capture import manifest_history, retry
 from connector.capture.manifest_history import ManifestHistory
 from connector.errors import FencedError
@@ -136,7 +137,7 @@ class Phases:
 
     def _history_of(self, store: Any, agent: Agent) -> ManifestHistory:
         held = _lease_of(store, agent)
-        closes = held.expired and self.without != CLOSED
+        closes = held.unfenced and self.without != CLOSED
         history = ManifestHistory(store, held.term, threading.Event(), closes_fence=closes)
         history._newest = agent.manifest
         return history
@@ -302,7 +303,7 @@ def _short(answer: Any) -> str:
 @pytest.fixture(autouse=True)
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0)
-    monkeypatch.setattr(lease, "_machine", lambda: None)
+    monkeypatch.setattr(process, "_machine", lambda: None)
     monkeypatch.setattr(lease, "_now", lambda: AT)
     monkeypatch.setattr(format, "MANIFESTS_PER_BLOCK", 1)
     monkeypatch.setattr(manifest_history, "datetime", types.SimpleNamespace(now=lambda _: AT))
