@@ -28,7 +28,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_fixed
 
 from connector.errors import DeltatideError, FencedError, FormatError, TransientError
 from connector.landing.format import LEASE
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """The longest that a request for the lease may take, as long as connecting may."""
 
-_few_times = Retrying(stop=stop_after_attempt(4), wait=wait_fixed(0.25), reraise=True,
-                      retry=retry_if_exception_type(TransientError))  # fmt: skip
+_for_a_second = Retrying(stop=stop_after_delay(1.0) | stop_after_attempt(4), wait=wait_fixed(0.25),
+                         retry=retry_if_exception_type(TransientError), reraise=True)  # fmt: skip
 
 STANDBY_POLL_SECONDS = 0.5
 """The longest wait between checks of another's lease; a handover takes about this long."""
@@ -220,7 +220,9 @@ class Lease:
         self._replace(renewed)
 
     def release(self, *, fenced: bool = False, unreachable: bool = False) -> None:
-        """Release the lease for the next agent to take at once. Never raises: after a few tries, it expires.
+        """Release the lease for the next agent to take at once. Never raises: else it expires.
+
+        A store that fails is asked again for a second; one that hangs, no longer.
 
         `unreachable`: the source or the store could not be reached, so sessions of ours may live on there, or
         what we read may still be on its way to the landing zone: the next holder must close the fence. Once
@@ -232,13 +234,13 @@ class Lease:
         unfenced = self._unreachable or (self._state.unfenced and not fenced)
         left = self._state.model_copy(update={"released": True, "until": _now(), "unfenced": unfenced})
         with suppress(DeltatideError):
-            _few_times(self._replace, left)
+            _for_a_second(self._replace, left)
 
     def wait_until_taken(self, seconds: float) -> None:
         """Wait up to `seconds` until another holder has taken the lease, or the store does not answer."""
         deadline = time.monotonic() + seconds
         with suppress(DeltatideError):
-            while time.monotonic() < deadline and _few_times(_own_version, self._store, self._state):
+            while time.monotonic() < deadline and _for_a_second(_own_version, self._store, self._state):
                 time.sleep(STANDBY_POLL_SECONDS)
 
     def _replace(self, state: Holder) -> None:
@@ -275,9 +277,9 @@ def _own_version(store: Store, state: Holder) -> str:
 class _Watch:
     """Watches others' leases: for how long one was not renewed. `on_wait` is called once for each holder.
 
-    The store may fail meanwhile: a lease that is the same before and after was not renewed. But for all of a
-    time in which the store failed, it may have failed its holder, too: of that, no more counts than a third
-    of the lease's length, after which it is renewed again. `seen`: what was watched last, if anything was.
+    The store may fail meanwhile, or we may be paused: a lease that is the same before and after was not
+    renewed. But then its holder may have met the same: of the time between two looks no more counts than a
+    third of the lease's length, so it has the rest to renew it. `seen`: what was watched last, if anything.
     """
 
     def __init__(
@@ -323,7 +325,7 @@ class _Watch:
         now, before, self.seen = self._clock(), self.seen, found
         passed, self._seen_at = now - self._seen_at, now
         if before is not None and before[1] == found[1]:
-            self._quiet += min(passed, found[0].seconds / 3) if self._is_failing else passed
+            self._quiet += min(passed, found[0].seconds / 3)
         else:
             self._quiet = 0.0
             self._begin(found[0], before)

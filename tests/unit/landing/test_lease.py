@@ -245,6 +245,23 @@ def test_a_store_that_fails_its_holder_too_is_not_held_against_that(store: Memor
     assert lease.unfenced
 
 
+def test_a_standby_that_was_paused_leaves_the_holder_time_that_may_have_been_paused_too(
+    store: MemoryStore,
+) -> None:
+    """With its host, for example: the lease is renewed as soon as both go on."""
+    held_elsewhere(store)
+    clock = SleepingClock()
+
+    def pause() -> None:
+        clock.now += 60
+        clock.at[clock.now + 5] = lambda: held_elsewhere(store, renewals=1)
+
+    clock.at[1] = pause
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert clock.now >= 1 + 60 + 5 + 10
+    assert lease.unfenced
+
+
 @pytest.mark.parametrize(
     ("operation", "when"), [("folders", "before"), ("replace", "before"), ("replace", "after")]
 )
@@ -413,6 +430,22 @@ def test_a_store_that_fails_for_a_moment_has_no_standby_wait_for_a_released_leas
     lease.wait_until_taken(0.6)
     assert time.monotonic() - begun > 0.6, "nobody has taken it yet"
     assert not Lease.acquire(store, 15).unfenced
+
+
+def test_a_release_does_not_wait_long_for_a_store_that_hangs(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its requests may take seconds, and whoever ends the agent waits for it."""
+    lease, requests = Lease.acquire(store, 15), list[float]()
+
+    def hang(*_: object) -> None:
+        requests.append(time.monotonic())
+        time.sleep(0.6)
+        raise TransientError("no answer")
+
+    monkeypatch.setattr(store, "replace", hang)
+    lease.release()
+    assert len(requests) == 2
 
 
 def test_a_release_never_raises(store: MemoryStore) -> None:
