@@ -50,13 +50,7 @@ from merge.lake.control_table import (
 from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, constraint_hint, described, with_retries
 from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
-from merge.lake.target import (
-    Target,
-    check_rival,
-    check_schema,
-    has_columns,
-    read_state,
-)
+from merge.lake.target import Target, built_with_in, check_rival, check_schema, read_state
 from merge.landing_zone import DAMAGED_HINT, LandingZone
 from merge.missing_columns import has_pending_request, request_lost
 from merge.plan import plan_past_holes
@@ -67,7 +61,7 @@ from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
 from merge.spark.session_settings import MERGING, ONE_TASK, PLANNED_ONCE, UNMARKED, applied_settings
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
-from merge.table import Merged, TableJob, beginning_of
+from merge.table import Merged, TableJob, beginning_of, idle_frontier
 from merge.views.merging import ViewsOfMerge
 
 if TYPE_CHECKING:
@@ -158,8 +152,8 @@ def _merge_all(
     run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
     if run is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
-    chosen = chosen_tables(run.manifest, run.frontiers, tables, run.shapes)
     targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
+    chosen = chosen_tables(run.manifest, run.frontiers, tables, run.shapes, targets)
     views = run.plan_views(targets)
     run.prepare_lake()
     landing.read_ahead(frontiers.newest)
@@ -299,7 +293,7 @@ class MergeRun:
 
     def _report(self, target: Target, frontier: Frontier, **more: Any) -> TableReport:
         of, at = target.table, frontier
-        return TableReport(of, at.manifest, at.version, id=at.id, missing=at.missing, **more)
+        return TableReport(of, at.manifest, at.version, id=at.id, missing=at.missing, built=at.built, **more)
 
     def _merge_with_retries(self, target: Target) -> TableReport:
         """Merge one table; after a commit conflict, retry from where the other job left it."""
@@ -308,7 +302,9 @@ class MergeRun:
         def merge() -> TableReport:
             frontier = next(known, None) or self._read_frontier(target)
             if frontier.manifest >= self.manifest.number:
-                return self._report(target, frontier)
+                differs = frontier.differs_from(target.built_with)
+                built = idle_frontier(self.spark, target, frontier) if differs else None
+                return self._report(target, built or frontier)
             if (shape := self.shapes.get(target.table)) is not None:
                 show = partial(self._show, target, "merging")
                 job = JOBS[shape.kind](
@@ -333,8 +329,8 @@ class MergeRun:
         idle = plan.is_empty and frontier.version is not None and frontier.error is None
         idle = idle and not self._may_request_again(frontier, target)
         idle = idle and not are_newer(plan.state, frontier.manifest)
-        if idle and has_columns(self.spark, target, frontier.version):
-            return self._report(target, now)
+        if idle and (known := idle_frontier(self.spark, target, now)) is not None:
+            return self._report(target, known)
         self._show(target, "reading", plan.rows)
         with applied_settings(self.spark, PLANNED_ONCE):
             state = read_state(self.spark, target)
@@ -354,6 +350,7 @@ class MergeRun:
         job = TableJob.prepared(self.spark, self.config, self.landing, target, plan, state)
         self._show(target, "merging", job.plan.rows)
         idle = plan.is_empty and frontier.version is not None and frontier.version >= job.state.built_since
+        idle = idle and not frontier.differs_from(target.built_with)
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
         if merged.why_broken is None:
             # Of those left, this merge may just have requested all: each only once, or it is dumped twice.
@@ -401,19 +398,27 @@ class MergeRun:
         reports: list[TableReport],
         views: ViewsOfMerge | None = None,
         stop: threading.Event | None = None,
+        *,
+        always: bool = False,
     ) -> MergeReport:
-        """Refresh the views, and record the cut if anything changed; return the report of the merge."""
+        """Refresh the views, and record the cut if anything changed; `always`: with any new error."""
         keyed = [name for name, t in self.manifest.tables.items() if t.key or t.schema_id is None]
         before = {table: self.frontiers.of(table) for table in [*keyed, *self.shapes]}
         frontiers = before | {report.table: report.frontier for report in reports}
         exact = (self.manifest.exact and not self.refused) and all(
-            frontier.manifest == self.manifest.number and frontier.missing == 0 and frontier.error is None
-            for frontier in frontiers.values()
+            at.manifest == self.manifest.number
+            and at.missing == 0
+            and at.error is None
+            and not at.differs_from(built_with_in(self.config, self.source_of(name)))
+            for name, at in frontiers.items()
         )
         of_views: list[ViewReport] = []
         own: list[ViewReport] = []
         further = frontiers != before or self.manifest.number > self.frontiers.newest
-        further = further or any(at.error and not before[name].error for name, at in frontiers.items())
+        further = further or (exact and self.frontiers.overtaken)
+        # An error of a table that is at this manifest is one of the configuration: other jobs have theirs.
+        failed = (name for name, at in frontiers.items() if always or at.manifest < self.manifest.number)
+        further = further or any(frontiers[name].error and not before[name].error for name in failed)
         if views is not None:
             of_views = views.refresh(self.spark, self.landing, frontiers, stop=stop, show=self.progress)
             own = [view for view in of_views if view.table not in frontiers]  # else a table's, of that name

@@ -32,11 +32,14 @@ from merge.change_set import changes
 from merge.columns.landed_files import Columns
 from merge.keys import TargetLayout
 from merge.lake.commits import is_from_landing_zone, read_commits, version_is_unchanged
-from merge.lake.control_table import Frontier, read_frontiers, recorded_frontiers
+from merge.lake.control_table import Frontier, frontiers_in, read_frontiers, recorded_frontiers
 from merge.lake.schema import check_layout, wanted_columns, wider
 from merge.lake.target import (
+    SHAPE_PROPERTY,
+    SHAPES,
     Target,
     TargetState,
+    built_with_in,
     check_rival,
     ownership_error,
     read_state,
@@ -304,7 +307,8 @@ def as_of(
     skips unreadable files; also if one of the cut's Delta tables no longer has the cut's state. Then it was
     dropped or replaced, its history was cleaned up, its files were restored from an older copy (the version
     that the cut names is missing or holds another state), or ``deltatide maintain`` gave it up as older than
-    ``lake.retention_days``.
+    ``lake.retention_days``. Of the newest cut, a table that was not built with the configured columns, masks
+    and rows is refused, too; of a cut that is named, it is as it was built.
     """
     moment = moment_of(config, manifest, position, committed_at)
     wanted = None if tables is None else [table_name(table) for table in tables]
@@ -328,7 +332,7 @@ def tables_at(
     # An unchanged table's version may be of any age.
     with plain_settings(spark), applied_settings(spark, ANY_VERSION):
         row = find_cut(spark, config, moment)
-        return row, _as_of(spark, config, row, choose)
+        return row, _as_of(spark, config, row, choose, named=moment is not None)
 
 
 def _as_of(
@@ -336,10 +340,11 @@ def _as_of(
     config: Config,
     row: Row,
     choose: Choose,
+    *,
+    named: bool,
 ) -> dict[TableName, DataFrame]:
-    frontiers = {
-        TableName.parse(table): Frontier(**frontier.asDict()) for table, frontier in row["tables"].items()
-    }
+    """Return tables as of a cut; `named`: the caller chose this one, so it is read as it was built."""
+    frontiers = frontiers_in(row)
     targets = targets_of(config, frontiers)
     stale = stale_views(spark, row, targets)
     there = [t for t, frontier in frontiers.items() if frontier.version is not None and t not in stale]
@@ -364,8 +369,28 @@ def _as_of(
             )
         assert state is not None, "else it is gone"
         assert frontier.version is not None, "of a table that is there"
+        if not named:
+            _check_built(config, target, state, frontier, row["manifest"])
         frames[table] = with_whole_filters(target.at(spark, frontier.version), state)
     return frames
+
+
+def _check_built(
+    config: Config, target: Target, state: TargetState, frontier: Frontier, manifest: int
+) -> None:
+    """Refuse a version of the newest cut that has other columns, masks or rows than the configuration says.
+
+    Of a shape, the Delta table itself says that it is one: the configuration may no longer have it.
+    """
+    kind, source = state.properties.get(SHAPE_PROPERTY), target.table
+    if kind in SHAPES:
+        source = TableName(source.namespace, source.name.removesuffix(f"_{kind}"))
+    if frontier.differs_from(built_with_in(config, source)):
+        raise ConfigurationError(
+            f"{target.name} has other columns, masks or rows in the newest cut than the configuration says",
+            hint="merge again: deltatide merge, which says what to do if that does not help; or name the cut"
+            f" to read the table as it was: {manifest}",
+        )
 
 
 def _why_gone(

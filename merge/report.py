@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from connector.schema import TableName
-from merge.lake.control_table import Frontier
+from merge.lake.control_table import AS_LANDED, Built, Frontier
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class TableReport:
 
     `id` and `version`: the Delta table and its version with the state after `manifest`. `missing`: how many
     of its rows lack a column that no event has carried; `requested`: how many of these this merge requested.
+    `built`: with which columns, masks and rows that version was built.
     `lacks_history`: the landing zone no longer has what it must read, so it needs a full dump. `error`: as
     the lake records it, which may quote a row; `printed`: without values of rows.
     """
@@ -47,12 +48,13 @@ class TableReport:
     error: str | None = None
     hint: str | None = None
     lacks_history: bool = False
+    built: Built | None = None
     printed: str | None = None
 
     @property
     def frontier(self) -> Frontier:
         """Return the table's frontier."""
-        return Frontier(self.manifest, self.version, self.id, self.missing, self.error)
+        return Frontier(self.manifest, self.version, self.id, self.missing, self.error, self.built)
 
 
 STOPPED = "the merge was stopped before it was refreshed"
@@ -83,7 +85,8 @@ class ViewReport:
     @property
     def frontier(self) -> Frontier:
         """Return the view's frontier."""
-        return Frontier(self.manifest, self.version, self.id, 0, self.error)
+        built = None if self.version is None else AS_LANDED
+        return Frontier(self.manifest, self.version, self.id, 0, self.error, built)
 
 
 @dataclass(frozen=True)
@@ -125,5 +128,6 @@ class MergeReport:
 
 def _to_dict(report: TableReport | ViewReport) -> dict[str, Any]:
     values = asdict(report) | {"table": str(report.table), "error": report.printed or report.error}
-    del values["printed"]
+    for internal in ("printed", "built"):
+        values.pop(internal, None)
     return values

@@ -19,10 +19,10 @@ from merge.change_set import Groups, changes, column_groups, first_changes
 from merge.keys import TargetLayout
 from merge.lake.comments import SourceComments
 from merge.lake.commits import OVERTAKEN, Commits, Mark, is_from_landing_zone, read_commits
-from merge.lake.control_table import Frontier, recorded_frontiers
+from merge.lake.control_table import Built, Frontier, recorded_frontiers
 from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
 from merge.lake.schema import cluster_again, create_or_evolve_target
-from merge.lake.target import Target, TargetState, read_state
+from merge.lake.target import Target, TargetState, built_otherwise, read_state
 from merge.landing_zone import LandingZone
 from merge.missing_columns import IncompleteRows, count_incomplete, request_missing, request_missing_again
 from merge.overlay import as_wide, overlay
@@ -118,6 +118,26 @@ def beginning_of(
         return Beginning(found[0])
     last = read_commits(spark, target, config.source.name, Frontier(0)).last
     return Beginning(None, last, check_origin(landing, target, last))
+
+
+def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Frontier | None:
+    """Return the frontier of a table of which nothing has landed since; None if it must be merged even so.
+
+    Refuse a Delta table that was not built with the configured columns, masks and rows. One that is
+    configured without any, and whose version was built without any, is not looked at.
+    """
+    if target.columns is None and frontier.built is not None and not frontier.differs_from(target.built_with):
+        return frontier
+    state = read_state(spark, target)
+    if state is None:
+        return frontier
+    if state.built_with != target.columns:
+        raise built_otherwise(state, target)
+    if state.id != frontier.id or (frontier.version or 0) < state.built_since:
+        return None  # another job has rebuilt it
+    if frontier.differs_from(target.built_with):
+        return None  # somebody has restored it
+    return replace(frontier, built=Built(target.built_with, state.generation))
 
 
 def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
@@ -247,6 +267,7 @@ class TableJob:
             id=self.state.id,
             missing=0 if known or commits.why_broken else self._count_missing(commits),
             requested=missing.requested,
+            built=Built(mark.built_with or self.target.built_with, mark.generation),
         )
         why_broken = commits.why_broken or ("its properties were set back" if fenced else None)
         return Merged(report, why_broken, commits.last)

@@ -12,6 +12,12 @@ Invariants:
 - Another table marks cuts that can no longer be read (`merge.lake.kept_versions`). When upkeep rewrites files
   of a table, it appends the newest cut again with the version that holds the same rows (`renew_cut`). Of
   several rows of a manifest, the newest exact one counts, or the newest if none is exact.
+- A row says with which columns, masks and rows the versions that it names were built (`Built`). It is exact
+  only if these are those of the job's configuration, even of a table of which nothing has landed for long.
+- A job that began before such a rebuild may record its cut after it, with the version from before. That does
+  not take the table back: of entries of one Delta table, those of its greatest generation count, whatever
+  their manifests. The next merge records the cut again. Until then, whoever reads the newest cut finds that
+  the version was not built with today's settings; a cut that is named is read as it was.
 - A row is written after the tables that it names. A crash in between leaves tables ahead of their frontier;
   the next run applies the same events again, which changes nothing.
 """
@@ -20,7 +26,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -35,7 +41,8 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.kept_versions import with_gone
 from merge.lake.own_tables import create_own_table
-from merge.lake.target import lake_folder, lake_table
+from merge.lake.retry import with_retries
+from merge.lake.target import built_with, lake_folder, lake_table
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
 from merge.spark.local_rows import local_rows
@@ -57,7 +64,10 @@ COLUMNS = {
     "merged_at": "timestamp",
     "exact": "boolean",
     "tables": f"map<string, struct<{', '.join(f'{name}: {type_}' for name, type_ in ENTRY.items())}>>",
+    "built_with": "map<string, struct<fingerprint: string, generation: bigint>>",
 }
+"""`built_with`: of tables that were not built with all columns and rows as they landed; null for one of which
+that is unknown. Null as a whole in rows of earlier releases, whose control table lacks it."""
 
 CUTS_PATH = "_deltatide/cuts"
 
@@ -72,11 +82,27 @@ ROWS_READ_AGAIN = 5
 
 
 @dataclass(frozen=True)
+class Built:
+    """The columns, masks and rows that a version was built with (`Target.built_with`), and how often.
+
+    `generation`: how many times the Delta table had been rebuilt with other ones; see `Mark.generation`.
+    """
+
+    fingerprint: str
+    generation: int = 0
+
+
+AS_LANDED = Built(built_with(None))
+"""With all columns and rows as they landed, from the beginning."""
+
+
+@dataclass(frozen=True)
 class Frontier:
     """A table's frontier: the last manifest applied, and the version of that state in the Delta table `id`.
 
     `version` and `id` None: there is no table yet. `missing`: how many of its rows are missing a column
-    (None: unknown). `error`: why the last merge did not advance it.
+    (None: unknown). `error`: why the last merge did not advance it. `built`: with which columns, masks and
+    rows the version was built (None: unknown, as an earlier release recorded it).
     """
 
     manifest: int
@@ -84,6 +110,23 @@ class Frontier:
     id: str | None = None
     missing: int | None = None
     error: str | None = field(default=None, compare=False)
+    built: Built | None = field(default=None, compare=False)
+
+    def differs_from(self, fingerprint: str) -> bool:
+        """Return whether the version is known to be built with other columns, masks or rows than these."""
+        return self.built is not None and self.built.fingerprint != fingerprint
+
+    def overtakes(self, other: Frontier) -> bool:
+        """Return whether this one of two recorded frontiers of a table counts."""
+        if self.is_rebuilt_after(other) or other.is_rebuilt_after(self):
+            return self.is_rebuilt_after(other)
+        return self.manifest > other.manifest
+
+    def is_rebuilt_after(self, other: Frontier) -> bool:
+        """Return whether the same Delta table was rebuilt with other columns or masks after the other one."""
+        if self.id != other.id or self.built is None or other.built is None:
+            return False
+        return self.built.generation > other.built.generation
 
 
 @dataclass(frozen=True)
@@ -94,6 +137,7 @@ class Frontiers:
     followed by a full dump. So its frontier is at `newest`, unless an older cut names its Delta table
     (`recorded_frontiers`). `merged_at`: by its driver's clock. `ahead`: how far the last row's clock is ahead
     of this driver's. `failed`: the tables and views that failed, of each row read; jobs may differ.
+    `overtaken`: cut `newest` names a table's version from before it was rebuilt with other columns or masks.
     """
 
     newest: int = 0
@@ -104,6 +148,7 @@ class Frontiers:
     by_table: Mapping[TableName, Frontier] = field(default_factory=dict)
     ahead: timedelta = timedelta()
     failed: frozenset[frozenset[TableName]] = frozenset()
+    overtaken: bool = False
 
     def of(self, table: TableName) -> Frontier:
         """Return a table's frontier."""
@@ -199,17 +244,16 @@ def _newest_since(spark: SparkSession, of_source: str) -> int:
 
 
 def frontiers_of(rows: list[Row]) -> Frontiers:
-    """Combine rows, newest first: each table gets the greatest manifest among the rows that name it."""
+    """Combine rows, newest first: of each table, the frontier counts that overtakes the others."""
     if not rows:
         return Frontiers()
-    found: dict[str, Row] = {}
-    for row in rows:
-        for name, frontier in row["tables"].items():
-            known = found.get(name)
-            if known is None or frontier["manifest"] > known["manifest"]:
-                found[name] = frontier
-    by_table = {TableName.parse(name): Frontier(**at.asDict()) for name, at in found.items()}
+    named = [frontiers_in(row) for row in rows]
+    by_table: dict[TableName, Frontier] = {}
+    for table, at in (entry for each in named for entry in each.items()):
+        if table not in by_table or at.overtakes(by_table[table]):
+            by_table[table] = at
     newest = max(rows, key=lambda row: row["manifest"])
+    counts = max(range(len(rows)), key=lambda n: (rows[n]["manifest"], rows[n]["exact"]))  # as in `cuts`
     ahead = timedelta(microseconds=rows[0]["at"] - to_micros(_now()))
     return Frontiers(
         newest["manifest"],
@@ -219,12 +263,24 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
         newest["merged_at"],
         by_table,
         max(ahead, timedelta()),
-        frozenset(map(_failed, rows)),
+        frozenset(frozenset(t for t, at in each.items() if at.error is not None) for each in named),
+        any(by_table[table].is_rebuilt_after(at) for table, at in named[counts].items()),
     )
 
 
-def _failed(row: Row) -> frozenset[TableName]:
-    return frozenset(TableName.parse(name) for name, at in row["tables"].items() if at["error"] is not None)
+def frontiers_in(row: Row) -> dict[TableName, Frontier]:
+    """Return the frontiers of the tables that a row names."""
+    known = row["built_with"] if "built_with" in row else None  # noqa: SIM401 - a Row has no get
+
+    def built(name: str, version: int | None) -> Built | None:
+        if known is None or version is None:
+            return None
+        return AS_LANDED if name not in known else None if known[name] is None else Built(*known[name])
+
+    return {
+        TableName.parse(name): Frontier(**at.asDict(), built=built(name, at["version"]))
+        for name, at in row["tables"].items()
+    }
 
 
 def recorded_frontiers(
@@ -264,7 +320,8 @@ def append_cut(
     entries = {
         str(table): {name: getattr(at, name) for name in ENTRY} for table, at in sorted(frontiers.items())
     }
-    tables = f"{text(json.dumps(entries))}, {text(COLUMNS['tables'])}, map('mode', 'FAILFAST')"
+    others = {str(t): at.built for t, at in sorted(frontiers.items()) if at.version is not None}
+    built = {name: at and asdict(at) for name, at in others.items() if at != AS_LANDED}
     values = {
         "source": text(config.source.name),
         "manifest": f"{manifest.number}L",
@@ -273,16 +330,34 @@ def append_cut(
         "source_committed_at": timestamp(manifest.source_committed_at),
         "merged_at": timestamp(_now() + ahead),
         "exact": str(exact).lower(),
-        "tables": f"from_json({tables})",
+        "tables": _map_sql("tables", entries),
+        "built_with": _map_sql("built_with", built),
     }
     insert = f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
-    with applied_settings(spark, ONE_TASK if _compacts_after(manifest) else {**ONE_TASK, **UNCOMPACTED}):
-        spark.sql(insert)
+    # Whatever the steps of merges.
+    compacts = sha256(str(manifest.number).encode()).digest()[0] % CUTS_COMPACTED == 0
+    with applied_settings(spark, ONE_TASK if compacts else {**ONE_TASK, **UNCOMPACTED}):
+        _insert(spark, config, insert)
 
 
-def _compacts_after(manifest: Manifest) -> bool:
-    """Return whether Delta may compact the table after a manifest's cut, whatever the steps of merges."""
-    return sha256(str(manifest.number).encode()).digest()[0] % CUTS_COMPACTED == 0
+def _map_sql(column: str, values: Mapping[str, object]) -> str:
+    return f"from_json({text(json.dumps(values))}, {text(COLUMNS[column])}, map('mode', 'FAILFAST'))"
+
+
+def _insert(spark: SparkSession, config: Config, insert: str) -> None:
+    """Append to the control table; add the column first that those of earlier releases lack."""
+    name = cuts_table(config)
+
+    def attempt() -> None:
+        try:
+            spark.sql(insert)
+        except AnalysisException:
+            if "built_with" in spark.table(name).columns:
+                raise
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS (built_with {COLUMNS['built_with']})")
+            spark.sql(insert)
+
+    with_retries(attempt, name)
 
 
 def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict[tuple[TableName, str], int]:
@@ -305,7 +380,7 @@ def renew_cut(
     meanwhile stays.
     """
     cases = " ".join(
-        f"WHEN name = {text(str(table))} AND at.id = {_string(old.id)} AND at.version = {old.version}"
+        f"WHEN name = {text(str(table))} AND at.id = {text(old.id or '')} AND at.version = {old.version}"
         f" THEN {version}L"
         for table, (old, version) in sorted(versions.items())
     )
@@ -316,10 +391,12 @@ def renew_cut(
     values = {name: name for name in COLUMNS}
     later = f"greatest({timestamp(_now())}, timestamp_micros(unix_micros(merged_at) + 1))"  # of all clocks
     values |= {"merged_at": later, "tables": tables}
-    spark.sql(
+    _insert(
+        spark,
+        config,
         f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
         f" FROM {cuts_table(config)} WHERE source = {text(config.source.name)} AND manifest = {manifest}"
-        " ORDER BY exact DESC, merged_at DESC LIMIT 1"
+        " ORDER BY exact DESC, merged_at DESC LIMIT 1",
     )
 
 
@@ -348,9 +425,9 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
     the cut can't be read anymore.
 
     An `exact` row was the state of all tables at one position of the source when it was merged: each at
-    version ``tables[name].version`` of the Delta table with id ``tables[name].id``. A Delta table that was
-    since dropped, replaced or restored from an older copy may have other rows in that version, or none: read
-    cuts with `merge.as_of`, which then refuses.
+    version ``tables[name].version`` of the Delta table with id ``tables[name].id``, in the columns, masks and
+    rows that the job was configured with. A Delta table that was since dropped, replaced or restored from an
+    older copy may have other rows in that version, or none: read cuts with `merge.as_of`, which then refuses.
     """
     try:
         frame = spark.table(cuts_table(config))
@@ -369,7 +446,3 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-def _string(value: str | None) -> str:
-    return "CAST(NULL AS STRING)" if value is None else text(value)

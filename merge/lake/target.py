@@ -89,8 +89,8 @@ class Target:
 
     @property
     def built_with(self) -> str:
-        """Return a fingerprint of `columns`, for the marks of its commits."""
-        return hashlib.sha256((self.columns or "").encode()).hexdigest()[:16]
+        """Return a fingerprint of `columns`, for the marks of its commits and for cuts."""
+        return built_with(self.columns)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Read the table as it is when the frame is evaluated; within a MERGE, as the MERGE finds it."""
@@ -153,6 +153,16 @@ class TargetState:
     def key(self) -> list[str]:
         """Return the key it was created with."""
         return list(json.loads(self.properties.get(KEY_PROPERTY, "[]")))
+
+
+def built_with(columns: str | None) -> str:
+    """Return a fingerprint of the columns, masks and rows that a target was built with."""
+    return hashlib.sha256((columns or "").encode()).hexdigest()[:16]
+
+
+def built_with_in(config: Config, table: TableName) -> str:
+    """Return the fingerprint that a configuration demands of the targets of a source's table."""
+    return built_with(recorded_projection(config, table))
 
 
 def lake_name(config: Config) -> str:
@@ -381,11 +391,11 @@ def ownership_error(state: TargetState, target: Target, source: str, key: Iterab
         reason = f"its key is now {list(key)}, the key of {target.name} is {state.key}"
         return TableError(target.table, reason, hint=target.drop_hint)
     if state.built_with != target.columns:
-        return _built_otherwise(state, target)
+        return built_otherwise(state, target)
     return None
 
 
-def _built_otherwise(state: TargetState, target: Target) -> TableError:
+def built_otherwise(state: TargetState, target: Target) -> TableError:
     """Build the error for a table that would mix rows masked or filtered in different ways."""
     known, wanted = (text or "the table as it is" for text in (state.built_with, target.columns))
     reason = f"{target.name} was built with {known}, and the configuration now says {wanted}"
@@ -432,17 +442,6 @@ def check_file_layout(state: TargetState, target: Target) -> None:
                 f" {json.dumps(list(wanted))}",
                 hint=f"restore the former {setting}, or leave it out; or {target.drop_hint}",
             )
-
-
-def has_columns(spark: SparkSession, target: Target, version: int | None) -> bool:
-    """Return whether a version has the configured columns, masks and rows: it is none from before a rebuild.
-
-    Refuse a Delta table that was not built with these. One without any is not looked at.
-    """
-    state = read_state(spark, target) if target.columns is not None else None
-    if state is not None and state.built_with != target.columns:
-        raise _built_otherwise(state, target)
-    return state is None or (version or 0) >= state.built_since
 
 
 def properties_sql(properties: dict[str, str]) -> str:

@@ -26,7 +26,7 @@ from connector.landing.format import CDC
 from connector.schema import TableName, fold
 from merge.keys import TargetLayout, key_text
 from merge.lake.commits import read_commits
-from merge.lake.control_table import Frontier, cuts, read_frontiers
+from merge.lake.control_table import Frontier, cuts, frontiers_in, read_frontiers
 from merge.lake.schema import wider
 from merge.lake.target import (
     Target,
@@ -234,8 +234,8 @@ def _version(spark: SparkSession, config: Config, table: TableName, at: int | No
     target = targets_of(config, {*frontiers.by_table, table})[table]
     if at is not None:
         row = cuts(spark, config).where(f"manifest = {int(at)}").first()
-        recorded = None if row is None or str(table) in row["gone"] else row["tables"].get(str(table))
-        frontier = Frontier(at) if recorded is None else Frontier(**recorded.asDict())
+        recorded = {} if row is None or str(table) in row["gone"] else frontiers_in(row)
+        frontier = recorded.get(table, Frontier(at))
         state = None if frontier.version is None else read_state(spark, target)
         if frontier.version is None or state is None or state.id != frontier.id:
             return None

@@ -111,8 +111,10 @@ def _disown(spark: SparkSession, run: MergeRun, target: Target) -> None:
     state, at = read_state(spark, target), run.frontiers.of(target.table)
     if state is not None and state.built_with != target.columns:
         error = "it is being rebuilt with other columns, masks or rows"
-        known = TableReport(target.table, at.manifest, at.version, id=at.id, missing=at.missing, error=error)
-        run.record_cut([known])
+        known = TableReport(
+            target.table, at.manifest, at.version, id=at.id, missing=at.missing, error=error, built=at.built
+        )
+        run.record_cut([known], always=True)
 
 
 def _into(

@@ -86,8 +86,9 @@ def chosen_tables(
     frontiers: Frontiers,
     tables: Collection[str] | None,
     shapes: Mapping[TableName, Shape],
+    targets: Mapping[TableName, Target],
 ) -> list[TableName]:
-    """Return the tables to merge, and their shapes: those not yet at the manifest."""
+    """Return the tables to merge, and their shapes: those not yet at the manifest, or built otherwise."""
     named = None if tables is None else {table_name(text) for text in tables}
     landed = [table for table in manifest.tables if has_landed(manifest, table)]
     if unknown := sorted((named or set()) - set(landed)):
@@ -95,7 +96,12 @@ def chosen_tables(
     chosen = landed if named is None else [t for t in landed if t in named]
     wanted = [table for table in chosen if manifest.tables[table].key]  # without one, there are only changes
     wanted += [name for name, shape in shapes.items() if shape.table in chosen]
-    return [table for table in wanted if frontiers.of(table).manifest < manifest.number]
+    known = {table: frontiers.of(table) for table in wanted}
+    return [
+        table
+        for table, at in known.items()
+        if at.manifest < manifest.number or at.differs_from(targets[table].built_with)
+    ]
 
 
 def has_landed(manifest: Manifest, table: TableName) -> bool:

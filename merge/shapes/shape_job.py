@@ -25,12 +25,12 @@ from connector.schema import TableSchema
 from merge.apply import Written
 from merge.lake.comments import SourceComments, are_newer
 from merge.lake.commits import Commits, Mark, read_commits
-from merge.lake.control_table import Frontier
-from merge.lake.target import Target, TargetState, check_owner, has_columns, read_state
+from merge.lake.control_table import Built, Frontier
+from merge.lake.target import Target, TargetState, check_owner, read_state
 from merge.landing_zone import LandingZone
 from merge.report import TableReport
 from merge.shapes.shape import Shape
-from merge.table import Beginning, beginning_of, check_origin
+from merge.table import Beginning, beginning_of, check_origin, idle_frontier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +60,7 @@ class ShapeJob(ABC):
         """
         comments_known = not are_newer(self.manifest.tables[self.shape.table], frontier.manifest)
         if frontier.version is not None and comments_known and self.is_idle(frontier):
-            has_columns(self.spark, self.target, frontier.version)
-            return self.report(frontier)
+            return self.report(idle_frontier(self.spark, self.target, frontier) or frontier)
         state = self.state()
         job = self
         if state is None:
@@ -140,7 +139,8 @@ class ShapeJob(ABC):
                 f"{self.target.name} is no longer the {self.shape.kind} that we merged: {commits.why_broken}",
                 hint=self.target.drop_hint,
             )
-        return Frontier(max(frontier.manifest, commits.manifest or 0), commits.version, state.id)
+        manifest, built = max(frontier.manifest, commits.manifest or 0), Built(self.target.built_with)
+        return Frontier(manifest, commits.version, state.id, built=built)
 
     def schemas(self, files: Sequence[LandedFile], state: TargetState | None) -> dict[str, TableSchema]:
         """Read the schemas of files by id, after the table's newest one.
@@ -174,4 +174,5 @@ class ShapeJob(ABC):
             deleted=written.deleted,
             id=frontier.id,
             missing=0,
+            built=frontier.built,
         )

@@ -141,6 +141,7 @@ class ViewsOfMerge:
                 hint=f"name {name.name}_changes in its query",
             )
         of_view = {planned.view.table: planned.view for planned in self.views}
+        target = of_view[name].target(self.config) if name in of_view else self.targets[name]
         what = f"{name}, which it reads,"
         reason = None
         if frontier.error is not None:
@@ -149,10 +150,11 @@ class ViewsOfMerge:
             reason = f"{what} has no rows yet"
         elif frontier.manifest != self.manifest.number:
             reason = f"{what} is as of manifest {frontier.manifest}, not {self.manifest.number}"
+        elif frontier.differs_from(target.built_with):
+            reason = f"{what} was built with other columns, masks or rows than the configuration says"
         if reason is not None:
             hint = "it is refreshed by the next merge that brings all that it reads to one manifest"
             raise TableError(view.view.table, reason, hint=hint)
-        target = of_view[name].target(self.config) if name in of_view else self.targets[name]
         return Input(target, frontier)
 
     def _failed(self, table: TableName, error: Exception) -> ViewReport:

@@ -17,7 +17,7 @@ from connector.landing.manifest import DumpState
 from connector.schema import TableName
 from merge import job
 from merge.job import MergeRun, _newest
-from merge.lake.control_table import Frontier, Frontiers
+from merge.lake.control_table import AS_LANDED, Frontier, Frontiers
 from merge.lake.retry import WITHHELD
 from merge.lake.target import targets_of
 from merge.landing_zone import LandingZone
@@ -98,9 +98,10 @@ def test_up_to_a_manifest_that_is_behind_a_table_that_table_stays(
     zone: Any = zone_of(4)
     frontiers = frontiers_at(2, b=Frontier(1, 5, "id"))
     manifest = _newest(zone, frontiers, until)
+    targets = targets_of(config_of("/nowhere", "/nowhere"), [A.table, B.table])
     assert (manifest and manifest.number) == number
     assert [
-        table.name for table in (chosen_tables(manifest, frontiers, None, {}) if manifest else [])
+        table.name for table in (chosen_tables(manifest, frontiers, None, {}, targets) if manifest else [])
     ] == chosen
 
 
@@ -125,7 +126,7 @@ def test_a_table_that_stays_behind_has_no_other_merge_read_its_manifests() -> No
 def test_a_manifest_that_one_table_alone_needs_again_stops_no_other(problem: str) -> None:
     zone = zone_of(9)
     zone.lost, zone.damaged = ((3,), ()) if problem == "missing" else ((), (3,))
-    run = run_of(zone, frontiers_at(8, a=Frontier(8, 5, "id", 0), b=Frontier(2, 5, "id", 0)))
+    run = run_of(zone, frontiers_at(8, a=Frontier(8, 5, "id", 0, built=AS_LANDED), b=Frontier(2, 5, "id", 0)))
     reports = [run.merge(target) for target in targets_of(run.config, run.manifest.tables).values()]
     assert [(r.table.name, r.manifest, r.error) for r in reports] == [
         ("a", 9, None),
@@ -167,7 +168,9 @@ def test_what_was_merged_before_the_store_failed_is_recorded(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else merges amid outages would begin where the first one began, with ever more to read."""
-    run = run_of(zone_of(9), frontiers_at(8, a=Frontier(8, 5, "id", 0), b=Frontier(2, 5, "id", 0)))
+    run = run_of(
+        zone_of(9), frontiers_at(8, a=Frontier(8, 5, "id", 0, built=AS_LANDED), b=Frontier(2, 5, "id", 0))
+    )
     merged, recorded = list[str](), list[Any]()
 
     def merge(self: MergeRun, target: Any) -> TableReport:

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pyspark.sql import Row
 
 from connector.config import Config
 from connector.errors import ConfigurationError, GapError, TableError
@@ -224,11 +225,11 @@ def test_a_damaged_file_of_a_shape_is_not_said_to_be_replaced_by_a_dump() -> Non
 
 def test_what_rebuilds_a_shape_is_a_dump_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "read_state", lambda *_: None)
-    at = Mock(asDict=lambda: {"manifest": 1, "version": 3, "id": "id"})
+    at = Row(manifest=1, version=3, id="id")
     row: Any = {"manifest": 1, "tables": {str(CHANGES): at}}
     config = configured({"url": "file:///lake"}, "public.orders")
     with pytest.raises(ConfigurationError) as caught:
-        queries._as_of(Mock(), config, row, lambda names, _: names)
+        queries._as_of(Mock(), config, row, lambda names, _: names, named=True)
     assert "deltatide dump public.orders, then merge" in str(caught.value.hint)
 
 

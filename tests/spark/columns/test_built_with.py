@@ -1,0 +1,127 @@
+"""A cut is exact only of what was built with today's columns, masks and rows, even of an idle table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.config import Config
+from connector.errors import ConfigurationError
+from connector.landing.format import manifest_path
+from merge import as_of, cuts, live, merge_once, rebuild
+from merge.job import MergeRun
+from merge.lake.control_table import COLUMNS, create_cuts, cuts_table
+from tests.support.landing.landed import config_of
+from tests.support.landing.zone import ORDERS, Zone, insert
+from tests.support.spark.spark_sessions import another_session
+
+T = str(ORDERS.table)
+
+
+def with_orders(folder: Path, **settings: Any) -> Config:
+    """Return a configuration of the zone in a folder, with these settings of the orders."""
+    return config_of(str(folder / "landing"), str(folder / "lake"), public__orders=settings)
+
+
+@pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_an_idle_table_whose_condition_is_taken_out_is_refused_until_it_is_rebuilt(
+    spark: SparkSession, tmp_path: Path, recorded: bool
+) -> None:
+    """And so is its history; also if the cuts are of a release that did not record what it was built with."""
+    shapes = {"shapes": ["current", "history"]}
+    zone = Zone(spark, tmp_path)
+    zone.config = with_orders(tmp_path, where="a < 2", **shapes)
+    zone.log(10, insert(5, 1), insert(6, 2))
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,)]
+    assert as_of(spark, zone.config)[f"{T}_history"].count() == 1
+    if not recorded:
+        spark.sql(f"UPDATE {cuts_table(zone.config)} SET built_with = NULL")
+        zone.log(20)
+    zone.config = with_orders(tmp_path, **shapes)
+    if recorded:
+        with pytest.raises(ConfigurationError, match="than the configuration says") as refused:
+            as_of(spark, zone.config)
+        assert "deltatide merge" in (refused.value.hint or "")
+        assert as_of(spark, zone.config, 1)[T].count() == 1
+    report = zone.merge()
+    assert [str(each.table) for each in report.failed] == [T, f"{T}_history"]
+    assert all("was built with" in (each.error or "") for each in report.failed)
+    assert not report.exact
+    zone.log(30)
+    assert not zone.merge().exact
+    assert not cuts(spark, zone.config).first()["exact"]
+    assert live(spark, zone.config, T).count() == 2
+    zone.config = with_orders(tmp_path)
+    assert rebuild(spark, zone.config, T).exact
+    assert as_of(spark, zone.config)[T].count() == 2
+    zone.log(40)
+    assert zone.merge().exact
+
+
+@pytest.mark.parametrize("manifests", [1, pytest.param(0, marks=pytest.mark.soak)])
+def test_a_cut_of_a_merge_with_the_former_masks_that_was_under_way_during_a_rebuild_does_not_count(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifests: int
+) -> None:
+    """It names the version from before, of the same manifest as the rebuild's or of later ones."""
+    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    zone.log(20)
+    newest, away = tmp_path / "landing/shop" / manifest_path(2), tmp_path / "away"
+    record_cut = MergeRun.record_cut
+
+    def late(run: MergeRun, *given: Any) -> Any:
+        monkeypatch.setattr(MergeRun, "record_cut", record_cut)
+        if manifests:
+            newest.rename(away)
+        assert rebuild(another_session(spark), masked, T).exact
+        if manifests:
+            away.rename(newest)
+        return record_cut(run, *given)
+
+    monkeypatch.setattr(MergeRun, "record_cut", late)
+    zone.merge()
+    assert cuts(spark, masked).first()["tables"][T]["version"] == 1
+    with pytest.raises(ConfigurationError, match="than the configuration says"):
+        as_of(spark, masked)
+    assert [row["b"] for row in live(spark, masked, T).collect()] == [None]
+    assert "was built with" in str(zone.merge().failed[0].error)
+    report = merge_once(spark, masked)
+    assert (report.exact, report.recorded) == (True, True)
+    assert [row["b"] for row in as_of(spark, masked)[T].collect()] == [None]
+    assert not merge_once(spark, masked).recorded
+
+
+def test_a_version_restored_from_before_a_rebuild_is_not_taken_for_the_one_that_the_cut_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With it, Delta restores the properties; and nothing of the table lands."""
+    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    assert rebuild(spark, masked, T).exact
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/lake/public/orders` TO VERSION AS OF 1").collect()
+    assert not zone.merge().exact
+    zone.log(20)
+    assert zone.merge().exact
+    assert [row["b"] for row in as_of(spark, zone.config)[T].collect()] == ["x"]
+
+
+def test_a_control_table_of_an_earlier_release_gets_the_column_that_it_lacks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.config = with_orders(tmp_path, mask={"b": "null"})
+    with monkeypatch.context() as patch:
+        patch.delitem(COLUMNS, "built_with")
+        create_cuts(spark, zone.config)
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    (cut,) = cuts(spark, zone.config).collect()
+    assert set(cut["built_with"]) == {T}
+    zone.log(20)
+    assert zone.merge().exact
