@@ -114,6 +114,8 @@ _UNREACHABLE = (
     # A proxy or a tunnel takes the connection and closes it, since there is no server behind it.
     r"|server closed the connection|[Cc]onnection reset by peer|Broken pipe|SSL SYSCALL error|unexpected eof"
     r"|SSL connection has been closed|received invalid response|expected authentication request"
+    # PgBouncer answers for a server that it can't reach; otherwise it cites what that one said.
+    r"|login has been failing, cached error:\s*\(server_login_retry\)"
 )
 _ANSWER = r"(FATAL|ERROR):"
 _CONNECT_FAILED = "Is the server running"
@@ -129,8 +131,8 @@ _ADVICE = (
 )
 """What libpq appends after the line with the reason."""
 
-_TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030", "72")
-"""Connection, rollback, resources, operator intervention (shutdown, recovery, a statement that somebody
+_TRANSIENT_STATES = ("40", "53", "57", "55006", "55P03", "25P03", "58030", "72")
+"""Rollback, resources, operator intervention (shutdown, recovery, a statement that somebody
 canceled, since no timeout of ours does), object in use, lock, idle, I/O, a snapshot that is too old."""
 
 
@@ -304,8 +306,8 @@ def sqlstate_of(error: psycopg2.Error) -> str | None:
 
 
 def failed(doing: str, message: str, sqlstate: str | None, transient: tuple[str, ...] = ()) -> DeltatideError:
-    """Choose the error class by SQLSTATE; None means a lost connection."""
-    if sqlstate is None:
+    """Choose the error class by SQLSTATE; None means a lost connection, as a proxy says by class 08."""
+    if sqlstate is None or sqlstate.startswith("08"):
         return UnreachableError(f"{doing}: {message}")
     if sqlstate.startswith(_TRANSIENT_STATES + transient):
         return TransientError(f"{doing}: {message}")

@@ -68,6 +68,20 @@ def test_a_server_that_the_network_does_not_reach_has_not_answered(name: str) ->
     assert not isinstance(answered, UnreachableError)
 
 
+@pytest.mark.parametrize(
+    ("cited", "answered"), [("", False), ("sorry, too many clients already ", True)], ids=["nobody", "server"]
+)
+def test_what_a_pooler_says_for_a_server_that_it_does_not_reach_is_no_answer(
+    cited: str, answered: bool
+) -> None:
+    text = 'connection to server at "pooler", port 6432 failed: FATAL:  server login has been failing, '
+    text += f"cached error: {cited}(server_login_retry)\n"
+    error = refused(psycopg2.OperationalError(text), {})
+    assert isinstance(error, TransientError)
+    assert isinstance(error, UnreachableError) == (not answered)
+    assert isinstance(failed("asking the server", "server conn crashed?", "08P01"), UnreachableError)
+
+
 def test_a_snapshot_that_has_become_too_old_is_taken_again() -> None:
     """A long chunk, where a server before version 17 has old_snapshot_threshold, is no fault of its table."""
     assert isinstance(failed("public.t", "snapshot too old", "72000"), TransientError)
