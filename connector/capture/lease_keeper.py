@@ -24,7 +24,7 @@ from connector.listening import Listener
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-"""The longest pause before a renewal that failed is repeated."""
+"""The longest pause before a renewal that failed is repeated; one that hung took as long, or longer."""
 
 
 class LeaseKeeper(BackgroundThread):
@@ -49,8 +49,9 @@ class LeaseKeeper(BackgroundThread):
 
     def _keep(self) -> None:
         pause = min(self._seconds / 12, RETRY_SECONDS)
-        due = time.monotonic() + self._seconds / 3
-        while not self.stopping.wait(pause):
+        now = time.monotonic()
+        due = now + self._seconds / 3
+        while not self.stopping.wait(max(0.0, now + pause - time.monotonic())):
             if self._capture.hands_over and self._could_another_do_better():
                 self._give_up(pause)
                 return

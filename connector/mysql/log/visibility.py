@@ -87,9 +87,10 @@ def first_barrier(connection: Connection[Any], server: Server, state_tables: Sta
     if not server.mariadb:
         return None
     try:
+        if not state_tables.is_writable(connection):
+            return None
         with brief_wait(connection):
-            is_raised = state_tables.is_writable(connection) and state_tables.raise_barrier(connection)
-            return time.monotonic() if is_raised else None
+            return time.monotonic() if state_tables.raise_barrier(connection) else None
     except pymysql.Error as error:
         if is_transient(code_of(error)) and code_of(error) not in LOCKED:
             raise

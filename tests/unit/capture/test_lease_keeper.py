@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -104,6 +105,22 @@ def test_a_renewal_that_fails_is_repeated_long_before_the_next_is_due(
     assert len(tries) == 21
     assert capture.error is None
     assert caplog.text.count("can't renew the lease, retrying") == 1
+
+
+def test_a_renewal_that_hung_is_repeated_at_once(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the lease has passed by then."""
+    begun, ended = list[float](), list[float]()
+
+    def hang(*_: object, **__: object) -> None:
+        begun.append(time.monotonic())
+        time.sleep(0.3)
+        ended.append(time.monotonic())
+        raise TransientError("no answer")
+
+    monkeypatch.setattr(Lease, "renew", hang)
+    keeping.begin(3.0)
+    wait_until(lambda: len(ended) >= 4, "it is repeated")
+    assert min(next_one - end for end, next_one in zip(ended, begun[1:], strict=False)) < 0.1
 
 
 @pytest.mark.parametrize(
