@@ -38,8 +38,8 @@ from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 5.0
-"""The longest that a request for the lease may take, as long as connecting may."""
+ANSWER_SECONDS = (1.0, 5.0)
+"""How long a request for the lease may take: at least what a distant store needs, at most as connecting."""
 
 _for_a_second = Retrying(stop=stop_after_delay(1.0) | stop_after_attempt(4), wait=wait_fixed(0.25),
                          retry=retry_if_exception_type(TransientError), reraise=True)  # fmt: skip
@@ -106,9 +106,11 @@ class Holder(BaseModel):
 def answer_seconds(lease_seconds: float) -> float:
     """Return after how long a request for the lease is given up, to be repeated.
 
-    It is renewed after a third of its length. So two requests in a row may hang, and a third one renews it.
+    It is renewed after a third of its length. So two requests in a row may hang, and a third one renews it;
+    not if the lease is shorter than four seconds.
     """
-    return min(lease_seconds / 4, ANSWER_SECONDS)
+    shortest, longest = ANSWER_SECONDS
+    return min(max(lease_seconds / 4, shortest), longest)
 
 
 def read_lease(store: Store) -> Holder | None:

@@ -16,7 +16,7 @@ from connector.capture.manifest_history import ManifestHistory
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import lease as lease_module
 from connector.landing.format import LEASE
-from connector.landing.lease import AgentFigures, Holder, Lease, read_lease
+from connector.landing.lease import AgentFigures, Holder, Lease, answer_seconds, read_lease
 from connector.landing.manifest import SourceIdentity
 from connector.process import ProcessIdentity
 from connector.testing.memory_store import MemoryStore
@@ -446,6 +446,11 @@ def test_a_release_does_not_wait_long_for_a_store_that_hangs(
     monkeypatch.setattr(store, "replace", hang)
     lease.release()
     assert len(requests) == 2
+
+
+@pytest.mark.parametrize(("lease_seconds", "seconds"), [(1, 1.0), (6, 1.5), (15, 3.75), (3600, 5.0)])
+def test_a_request_has_time_to_be_answered_by_a_distant_store(lease_seconds: float, seconds: float) -> None:
+    assert answer_seconds(lease_seconds) == seconds
 
 
 def test_a_release_never_raises(store: MemoryStore) -> None:
