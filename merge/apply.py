@@ -54,7 +54,7 @@ from merge.keys import TargetLayout, keys_equal
 from merge.lake.commits import USER_METADATA, Mark
 from merge.lake.target import Target, TargetState
 from merge.lake.widened import WIDENED
-from merge.reconcile import TARGET_FIELDS
+from merge.reconcile import DELETED_AT, TARGET_FIELDS
 from merge.spark.session_settings import LISTED_KEYS, applied_settings
 from merge.sql_formatting import listed, numbered_struct, position, quoted, text
 
@@ -75,6 +75,9 @@ SINCE = "(source._cdc.since.epoch, source._cdc.since.lsn, source._cdc.since.seq)
 # `target` still has what `source` does not carry: the row was not recreated since (nor, KEEPS, deleted).
 CONTINUES = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')})"
 KEEPS = f"{CONTINUES} AND target._cdc.op <> 'delete'"
+# Of a row that was deleted before, and is not known to have lived since.
+STILL_DELETED = f"""CASE WHEN {DELETED} AND target._cdc.op = 'delete' AND {CONTINUES}
+    THEN coalesce(target._cdc.{DELETED_AT}, source._cdc.{DELETED_AT}) ELSE source._cdc.{DELETED_AT} END"""
 KEEPS_SOFT = f"{CONTINUES} AND ({DELETED} OR target._cdc.op <> 'delete')"
 
 
@@ -93,7 +96,8 @@ class Rules:
 
     `partial`: rows may lack columns. `ties`: dumped rows may add to an event that was applied before.
     `soft`: deleted rows stay, with `op` delete. `touches_any_row`: deletes were computed from the target's
-    own rows. `replaces_all`: the changes hold every row the table can have, and overwrite it.
+    own rows. `replaces_all`: the changes hold every row the table can have, and overwrite it. `marked`: the
+    table has `_cdc.deleted_at`, as where deletes are soft, or were.
     `groups`: columns that a change lacks all or none of; of other columns, nothing is known.
     """
 
@@ -102,6 +106,7 @@ class Rules:
     soft: bool
     touches_any_row: bool = False
     replaces_all: bool = False
+    marked: bool = False
     groups: Sequence[Sequence[str]] = ()
 
 
@@ -190,7 +195,8 @@ def overwrite_sql(target: Target, view: str, layout: TargetLayout, rules: Rules)
     It overwrites: an append could duplicate rows that another job has added, which the changes include.
     Columns are matched by name: one added later comes after `_cdc`.
     """
-    columns = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), f"{fresh_cdc()} AS {CDC}"])
+    fresh = fresh_values(layout, rules)
+    columns = ", ".join([*(fresh[name] for name in layout.columns), f"{fresh[CDC]} AS {CDC}"])
     where = "" if rules.soft else f" WHERE {KEPT}"
     into = f"{target.name} ({listed([*layout.columns, CDC])})"
     return f"INSERT OVERWRITE {into} SELECT {columns} FROM {view} AS source{where}"
@@ -202,7 +208,8 @@ def merge_sql(target: Target, view: str, layout: TargetLayout, rules: Rules, con
     Rows that keep values of the target have their own clause: its condition is evaluated once per row, while
     `new_values` would repeat it in each column.
     """
-    fresh, folds = fresh_values(layout), rules.soft or rules.partial
+    fresh, folds = fresh_values(layout, rules), rules.soft or rules.partial
+    anew = {**fresh, CDC: _cdc({DELETED_AT: STILL_DELETED}, rules)} if rules.soft else fresh
     matched = f"WHEN MATCHED AND ({effective(layout, rules)})"
     keeps = f"source._cdc.missing IS NOT NULL AND {KEEPS_SOFT if rules.soft else KEEPS}"
     inserts = ", ".join(fresh.values())
@@ -210,7 +217,7 @@ def merge_sql(target: Target, view: str, layout: TargetLayout, rules: Rules, con
         MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{conditions}
         {"" if rules.soft else f"WHEN MATCHED AND {NEWER} AND {DELETED} THEN DELETE"}
         {f"{matched} AND {keeps} THEN UPDATE SET {_updates(layout, _folded(layout, rules))}" if folds else ""}
-        {matched} THEN UPDATE SET {_updates(layout, fresh)}
+        {matched} THEN UPDATE SET {_updates(layout, anew)}
         WHEN NOT MATCHED{"" if rules.soft else f" AND {KEPT}"}
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
 
@@ -225,12 +232,12 @@ def new_values(layout: TargetLayout, rules: Rules) -> dict[str, str]:
         return _folded(layout, rules, KEEPS_SOFT)
     if rules.partial:
         return _folded(layout, rules, KEEPS)
-    return fresh_values(layout)
+    return fresh_values(layout, rules)
 
 
-def fresh_values(layout: TargetLayout) -> dict[str, str]:
+def fresh_values(layout: TargetLayout, rules: Rules) -> dict[str, str]:
     """Build each column of a row that takes nothing from `target`."""
-    return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
+    return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: _cdc({}, rules)}
 
 
 def _folded(layout: TargetLayout, rules: Rules, keeps: str = "true") -> dict[str, str]:
@@ -250,7 +257,7 @@ def _folded(layout: TargetLayout, rules: Rules, keeps: str = "true") -> dict[str
         coalesce(source._cdc.raw, map()))"""
     lacking = f"{keeps} AND source._cdc.missing IS NOT NULL"
     raw = f"CASE WHEN {lacking} THEN {_unless_empty(raw)} ELSE source._cdc.raw END"
-    return {**values, CDC: _cdc({"missing": missing, "raw": raw})}
+    return {**values, CDC: _cdc({"missing": missing, "raw": raw, DELETED_AT: STILL_DELETED}, rules)}
 
 
 def _unless_empty(collection: str) -> str:
@@ -277,11 +284,10 @@ def tie(layout: TargetLayout, rules: Rules) -> str:
     return f"{SAME} AND source._cdc.since IS NOT NULL AND {differs}"
 
 
-def fresh_cdc() -> str:
-    """Build a row's `_cdc` as its change carries it."""
-    return _cdc({})
-
-
-def _cdc(values: Mapping[str, str]) -> str:
-    fields = (f"{text(name)}, {values.get(name, f'source._cdc.{name}')}" for name in TARGET_FIELDS)
-    return f"named_struct({', '.join(fields)})"
+def _cdc(values: Mapping[str, str], rules: Rules) -> str:
+    """Build a row's `_cdc`, as its change carries it but for `values`."""
+    fields = {name: values.get(name, f"source._cdc.{name}") for name in TARGET_FIELDS}
+    if rules.marked:
+        own = values.get(DELETED_AT, f"source._cdc.{DELETED_AT}")
+        fields[DELETED_AT] = own if rules.soft else "CAST(NULL AS TIMESTAMP)"
+    return f"named_struct({', '.join(f'{text(name)}, {value}' for name, value in fields.items())})"

@@ -11,6 +11,7 @@ between the two, the target says that the row is deleted; without one, only its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,8 +26,8 @@ from connector.schema import TableSchema
 from merge.columns.landed_files import Columns
 from merge.keys import TargetLayout, raw_of_key, same_keys, same_rows, with_raw
 from merge.plan import Sweep, TablePlan
-from merge.reconcile import SINCE_TYPE, group_columns, only_events, position_of, reconcile
-from merge.sql_formatting import data_type, position_literal, quoted
+from merge.reconcile import DELETED_AT, SINCE_TYPE, group_columns, only_events, position_of, reconcile
+from merge.sql_formatting import data_type, from_micros, position_literal, quoted, timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -58,6 +59,9 @@ A plan of many unions is slow to analyze.
 
 Groups = Sequence[Sequence[str]]
 """Columns that every event of a plan carries all or none of."""
+
+Truncates = Mapping[Position, datetime | None]
+"""Truncates by position, in order, with their commit times."""
 
 
 class Events(Protocol):
@@ -121,7 +125,7 @@ def first_changes(
             return changes(landing, plan, schemas, layout, None, soft=soft, groups=groups)
     rows = _in_order(landing, bulk, schemas, layout)
     if not others and not plan.again:
-        return only_events(rows, layout.key, layout.values)
+        return only_events(rows, layout.key, layout.values, soft=soft)
     events = _events(landing, plan, others, schemas, layout)
     raw = F.struct(F.col(CDC)["raw"].alias("raw")).alias(CDC)
     keys = events.select(*[F.col(quoted(name)) for name in layout.key], raw)
@@ -129,7 +133,7 @@ def first_changes(
     alone = rows.alias("source").join(keys, same_rows(layout), "left_anti")
     theirs = landing.events(bulk, schemas, layout.columns).alias("source")
     events = events.unionByName(theirs.join(keys, same_rows(layout), "left_semi"))
-    return only_events(alone, layout.key, layout.values).unionByName(
+    return only_events(alone, layout.key, layout.values, soft=soft).unionByName(
         _reconciled(events, plan, layout, groups, soft=soft)
     )
 
@@ -278,30 +282,33 @@ def _truncate(
 
     If deletes are `soft`, the events stay, and each truncate deletes the rows that it found.
     """
-    positions = truncates_of(landing, plan, schemas)
-    if not positions:
+    truncates = truncates_of(landing, plan, schemas)
+    if not truncates:
         return events
     events = events.where(F.col(CDC)["op"] != TRUNCATE)
     if soft:
         frames = [events] if target is None else [events, target]
-        return events.unionByName(truncated(frames, layout, positions))
-    last = positions[-1]
+        return events.unionByName(truncated(frames, layout, truncates))
+    *_, last = truncates
     kept = events.where(~before(last))
     if target is None:
         return kept
     return kept.unionByName(_deletes(_keys_before(target, layout, last), layout, at_literal(last)))
 
 
-def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema]) -> list[Position]:
-    """Return the positions of a plan's truncates, in order."""
+def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema]) -> Truncates:
+    """Return a plan's truncates."""
     if not plan.truncates:
-        return []
-    truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
-    found = truncates.select(position_of(F.col(CDC)).alias("at")).distinct().collect()
-    return sorted(Position(*row["at"]) for row in found)
+        return {}
+    cdc = F.col(CDC)
+    truncates = landing.events(plan.truncates, schemas, {}).where(cdc["op"] == TRUNCATE)
+    micros = F.unix_micros(cdc["committed_at"]).alias("micros")  # the session's zone decides nothing
+    rows = truncates.select(position_of(cdc).alias("at"), micros).distinct().collect()
+    found = {Position(*row["at"]): row["micros"] for row in rows}
+    return {at: None if found[at] is None else from_micros(found[at]) for at in sorted(found)}
 
 
-def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iterable[Position]) -> DataFrame:
+def truncated(frames: Sequence[DataFrame], layout: TargetLayout, truncates: Truncates) -> DataFrame:
     """Return a delete for each row of `frames` that a truncate found, at the first such truncate. Pure.
 
     A truncate does not find a row whose delete was logged before it. It does find one deleted by a dump of
@@ -311,18 +318,23 @@ def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iter
         insert (1, 10, 0)   truncate (1, 30, 0)   truncate (1, 40, 0)   ->   delete (1, 30, 0)
 
     A row that a truncate has deleted in the target already, at this very position, is found again: a chunk
-    that landed since may know more of its last version.
+    that landed since may know more of its last version. A delete has the truncate's commit time if the row is
+    known to have been there.
     """
     cdc, key = F.col(CDC), with_raw(layout.key, layout.raw_keys)
-    at, lives = position_of(cdc), (cdc["op"] != DELETE) | (cdc["seq"] >= CHUNK_SEQ)
-    truncate = F.array_min(F.filter(F.array(*map(at_literal, positions)), lambda truncate: truncate > at))
-    state = F.struct(at.alias("at"), lives.alias("lives"), truncate.alias("truncate"))
+    at, gone = position_of(cdc), cdc["op"] == DELETE
+    lives = ~gone | (cdc["seq"] >= CHUNK_SEQ)
+    known = F.array(*map(at_literal, truncates))
+    truncate = F.array_min(F.filter(known, lambda truncate: truncate > at))
+    state = F.struct(at.alias("at"), lives.alias("lives"), truncate.alias("truncate"), gone.alias("gone"))
     states = _union(frame.select(*key, state.alias(CDC)) for frame in frames)
     of_key = [F.col(quoted(name)) for name in states.columns if name != CDC]
     following = F.lead(cdc["at"]).over(Window.partitionBy(*of_key).orderBy(cdc["at"]))
     states = states.withColumn(CDC, cdc.withField("next", following))
     found = cdc["lives"] & (cdc["next"].isNull() | (cdc["next"] >= cdc["truncate"]))
-    return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"])
+    times = F.map_from_arrays(known, F.array(*(F.expr(timestamp(time)) for time in truncates.values())))
+    time = F.when(~cdc["gone"], times[cdc["truncate"]])
+    return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"], time)
 
 
 def _ghost_deletes(
@@ -366,9 +378,22 @@ def at_literal(position: Position) -> Column:
     return F.struct(*map(F.lit, position)).cast(SINCE_TYPE)
 
 
-def _deletes(keys: DataFrame, layout: TargetLayout, at: Column) -> DataFrame:
+def with_deleted_at(changes: DataFrame, found: datetime) -> DataFrame:
+    """Give each softly deleted row of reconciled changes a time: `found` where no event says when it was.
+
+    `found`: when the manifest was committed up to which the changes go.
+    """
+    cdc = F.col(CDC)
+    time = F.when(cdc["op"] == DELETE, F.coalesce(cdc[DELETED_AT], F.expr(timestamp(found))))
+    return changes.withColumn(CDC, cdc.withField(DELETED_AT, time))
+
+
+def _deletes(
+    keys: DataFrame, layout: TargetLayout, at: Column, committed_at: Column | None = None
+) -> DataFrame:
     """Return a delete event for each key, at the position `at`."""
     known = {"op": F.lit(DELETE), "epoch": at["epoch"], "lsn": at["lsn"], "seq": at["seq"]}
+    known |= {} if committed_at is None else {"committed_at": committed_at}
     fields = {name: known.get(name, F.lit(None)).cast(data_type(type_)) for name, type_ in CDC_FIELDS}
     fields["raw"] = raw_of_key(layout.raw_keys)
     cdc = F.struct(*[value.alias(name) for name, value in fields.items()])

@@ -14,8 +14,7 @@ from connector.landing.format import CDC
 from connector.schema import fold
 from merge.apply import DELETED, KEPT, NEWER, SAME, Rules, fresh_values, new_values
 from merge.keys import TargetLayout, same_rows
-from merge.lake.schema import CDC_TYPE
-from merge.reconcile import TARGET_FIELDS
+from merge.reconcile import DELETED_AT, TARGET_FIELDS, cdc_type
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: R
     absent = "target._cdc IS NULL"
     changed = f"{absent} OR {_shown(rules)}"
     stays = "true" if rules.soft else f"NOT (({changed}) AND {DELETED})"
-    fresh = fresh_values(layout)
+    fresh = fresh_values(layout, rules)
     folded = [
         # A key in an expression would keep filters by key from the target, and so from its files.
         F.col(f"source.{quoted(name)}")
@@ -101,13 +100,14 @@ def _shown(rules: Rules) -> str:
 def fresh_rows(source: DataFrame, layout: TargetLayout, *, soft: bool = False) -> DataFrame:
     """Return an empty table as merging the reconciled rows `source` would leave it. Pure."""
     kept = source.alias("source") if soft else source.alias("source").where(KEPT)
-    return kept.select(*[F.expr(value).alias(name) for name, value in fresh_values(layout).items()])
+    fresh = fresh_values(layout, Rules(partial=False, ties=False, soft=soft))
+    return kept.select(*[F.expr(value).alias(name) for name, value in fresh.items()])
 
 
-def as_wide(frame: DataFrame, layout: TargetLayout) -> DataFrame:
+def as_wide(frame: DataFrame, layout: TargetLayout, *, marked: bool = False) -> DataFrame:
     """Cast a table to the columns and types of a layout; a column that it lacks is null.
 
-    Columns are the same if their names differ only in case.
+    Columns are the same if their names differ only in case. `marked`: with `_cdc.deleted_at`.
     """
     named = {fold(name): name for name in frame.columns}
     found = ((name, named.get(fold(name)), type_) for name, type_ in layout.columns.items())
@@ -115,10 +115,11 @@ def as_wide(frame: DataFrame, layout: TargetLayout) -> DataFrame:
         (F.lit(None) if known is None else F.col(quoted(known))).cast(data_type(type_)).alias(name)
         for name, known, type_ in found
     ]
-    cdc = F.col(CDC)
-    if frame.select(f"{CDC}.*").columns != [*TARGET_FIELDS]:  # somebody has moved them, and casts go by place
-        cdc = F.struct(*[cdc[name].alias(name) for name in TARGET_FIELDS])
-    return frame.select(*columns, cdc.cast(data_type(CDC_TYPE)).alias(CDC))
+    cdc, there = F.col(CDC), frame.select(f"{CDC}.*").columns
+    wanted = [*TARGET_FIELDS, *([DELETED_AT] if marked else [])]
+    if there != wanted:  # or somebody has moved them, and casts go by place
+        cdc = F.struct(*[(cdc[name] if name in there else F.lit(None)).alias(name) for name in wanted])
+    return frame.select(*columns, cdc.cast(data_type(cdc_type(marked=marked))).alias(CDC))
 
 
 def _columns(layout: TargetLayout) -> list[Column]:

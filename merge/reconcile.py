@@ -26,6 +26,9 @@ update that carries no column, and for a deleted key it is no boundary, nor is `
     (1, 10, 0) update   [b]         1    null     ->     1   null   (1, 20, 0)   delete    [b]
     (1, 20, 0) delete
 
+A softly deleted key also has `_cdc.deleted_at`: the commit time of its last delete that says one, unless the
+key was created again since. A dump that finds the key gone later has the greater position, but no such time.
+
 Ties: two events of one key at one position are the same event, landed twice; either is taken.
 """
 
@@ -54,9 +57,18 @@ TARGET_FIELDS: dict[str, str] = {
 }
 """The fields of `_cdc` in a Delta table. A reconciled row also has `since`."""
 
+DELETED_AT = "deleted_at"
+"""One more field of `_cdc`, the last one, where deletes are soft; null in rows that are not deleted."""
+
 MISSING_TYPE = TARGET_FIELDS["missing"]
 RAW_ENTRIES = "array<struct<key:string,value:string>>"
 SINCE_TYPE = "struct<epoch:int,lsn:bigint,seq:bigint>"
+
+
+def cdc_type(*, marked: bool) -> str:
+    """Return the type of `_cdc` in a Delta table of current rows; `marked`: with `DELETED_AT`."""
+    fields = TARGET_FIELDS | ({DELETED_AT: "timestamp"} if marked else {})
+    return "struct<" + ",".join(f"{name}:{type_}" for name, type_ in fields.items()) + ">"
 
 
 def reconcile(
@@ -70,6 +82,8 @@ def reconcile(
     soft: bool = False,
 ) -> DataFrame:
     """Return one row per key: key, other `columns`, and `_cdc` with `TARGET_FIELDS` and `since`.
+
+    If `soft`, `_cdc` also has `DELETED_AT`, null if the commit time of the delete is not known.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
     if none does, the latest event is taken as it is. `groups`: columns that every event carries all or none
@@ -96,10 +110,13 @@ def group_columns(columns: Sequence[str], unchanged: Iterable[Collection[str]]) 
     return list(groups.values())
 
 
-def only_events(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+def only_events(
+    events: DataFrame, key: Sequence[str], columns: Sequence[str], *, soft: bool = False
+) -> DataFrame:
     """Return dumped rows as `reconcile` would, without grouping: each is the only event of its key."""
     cdc = F.col(CDC)
-    resolved = _target_cdc(cdc, cdc["raw"], F.lit(None).cast(MISSING_TYPE), position_of(cdc))
+    never = F.lit(None).cast("timestamp") if soft else None
+    resolved = _target_cdc(cdc, cdc["raw"], F.lit(None).cast(MISSING_TYPE), position_of(cdc), never)
     return events.select(*[F.col(quoted(name)) for name in [*key, *columns]], resolved.alias(CDC))
 
 
@@ -175,11 +192,14 @@ def _by_group(
         event = F.struct(at.alias("at"), *wanted)
         return F.max_by(F.when(carried, event), F.when(carried, at))
 
+    timed = F.when((cdc["op"] == DELETE) & cdc["committed_at"].isNotNull(), at)
+    gone = [F.max_by(F.struct(at.alias("at"), cdc["committed_at"]), timed).alias("gone")] if soft else []
     folded = _grouped(events, key, raw_keys).agg(
         F.struct(
             F.max_by(cdc, at).alias("last"),
             F.max(F.when(boundary, at)).alias("boundary"),
             F.max(F.when(boundary & (cdc["op"] != DELETE), at)).alias("created"),
+            *gone,
             *[latest(n).alias(f"g{n}") for n in range(len(groups))],
         ).alias(CDC)
     )
@@ -218,10 +238,14 @@ def _resolved(
     raw = _unless_empty(F.map_from_entries(F.concat(*raws)))
     if not soft:
         raw, lacking = F.when(deleted, raw_of_key(raw_keys)).otherwise(raw), F.when(~deleted, lacking)
+    deleted_at = None
+    if soft:
+        gone = F.when(is_current(fold["gone"]["at"], fold["created"]), fold["gone"]["committed_at"])
+        deleted_at = F.when(deleted, gone)
     return folded.select(
         *[F.col(quoted(c)) for c in key],
         *[values[name].alias(name) for name in columns],
-        _target_cdc(fold["last"], raw, lacking.cast(MISSING_TYPE), since).alias(CDC),
+        _target_cdc(fold["last"], raw, lacking.cast(MISSING_TYPE), since, deleted_at).alias(CDC),
     )
 
 
@@ -229,13 +253,16 @@ def _unless_empty(collection: Column) -> Column:
     return F.when(F.size(collection) > 0, collection)
 
 
-def _target_cdc(last: Column, raw: Column, missing: Column, since: Column) -> Column:
+def _target_cdc(
+    last: Column, raw: Column, missing: Column, since: Column, deleted_at: Column | None = None
+) -> Column:
     taken = ("op", "epoch", "lsn", "seq", "committed_at")
     return F.struct(
         *[last[name].alias(name) for name in taken],
         raw.alias("raw"),
         missing.alias("missing"),
         since.alias("since"),
+        *([] if deleted_at is None else [deleted_at.alias(DELETED_AT)]),
     )
 
 

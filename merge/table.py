@@ -15,7 +15,7 @@ from connector.errors import TableError
 from connector.landing.format import CDC
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
-from merge.change_set import Groups, changes, column_groups, first_changes
+from merge.change_set import Groups, changes, column_groups, first_changes, with_deleted_at
 from merge.keys import TargetLayout
 from merge.lake.comments import SourceComments
 from merge.lake.commits import OVERTAKEN, Commits, Mark, is_from_landing_zone, read_commits
@@ -27,6 +27,7 @@ from merge.landing_zone import LandingZone
 from merge.missing_columns import IncompleteRows, count_incomplete, request_missing, request_missing_again
 from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
+from merge.reconcile import DELETED_AT
 from merge.report import TableReport
 from merge.spark.session_settings import (
     ANY_VERSION,
@@ -161,7 +162,7 @@ class Base:
 
     def rows(self, spark: SparkSession, layout: TargetLayout) -> DataFrame:
         """Return the rows in the columns of a layout."""
-        return as_wide(self.target.at(spark, self.version), layout).where(self.where)
+        return as_wide(self.target.at(spark, self.version), layout, marked=True).where(self.where)
 
 
 @dataclass(frozen=True)
@@ -288,15 +289,20 @@ class TableJob:
         if not replaces_all and (self.plan.partial or touches_any_row):  # else its rows decide nothing
             frame = self.target.frame(self.spark)
         first = replaces_all and frame is None
-        soft = self.config.table(self.plan.table).deletes == "soft"
+        soft = self.target.soft
         groups = column_groups(self.landing, self.plan, self.schemas, self.layout)
         missing = IncompleteRows(self.plan.rows if self.plan.partial else 0)
         source = self._changes(frame, groups, soft=soft, first=first)
+        if soft:
+            source = with_deleted_at(source, self.landing.get(self.plan.upto).committed_at)
         if self.plan.partial and self.asks:
             # Their values are not read for that: of hundreds of columns, that would cost as much as merging.
             lacking = source if frame is None else self._changes(frame, groups, soft=soft, values=())
             missing = request_missing(self.spark, self.landing, self.plan, lacking, self.layout, frame)
-        rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all, groups)
+        marked = DELETED_AT in self.state.structs[CDC]
+        rules = Rules(
+            self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all, marked, groups
+        )
         if replaces_all and frame is not None:
             source = overlay(frame, source, self.layout, rules)
         rows = self.plan.rows

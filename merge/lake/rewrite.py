@@ -114,7 +114,7 @@ class Rewrite:
 
     def _recorded(self, frontier: Frontier) -> Frontier | None:
         """Return the newest recorded frontier, which has the rows marked as deleted, or None."""
-        if self.config.table(self.target.table).deletes != "soft" or frontier.id is None:
+        if not self.target.soft or frontier.id is None:
             return None
         known = recorded_frontiers(self.spark, self.config, self.target.table, frontier.id, frontier.manifest)
         state = read_state(self.spark, self.target)
@@ -129,7 +129,7 @@ class Rewrite:
     def _forgets(self, state: TargetState | None) -> bool:
         """Return whether a table has deleted rows with other columns or masks than today's."""
         differs = state is not None and state.built_with != self.target.columns
-        return differs and self.config.table(self.target.table).deletes == "soft"
+        return differs and self.target.soft
 
     def _rewritten(self, after: int, base: Base, last: Mark | None) -> TableReport:
         """Rewrite from a base and what landed after a manifest; without a base, from the landing zone alone.

@@ -43,7 +43,7 @@ from merge.lake.target import (
     properties_sql,
     read_state,
 )
-from merge.reconcile import TARGET_FIELDS
+from merge.reconcile import DELETED_AT, cdc_type
 from merge.spark.session_settings import ONE_TASK, applied_settings
 from merge.sql_formatting import listed, quoted, text
 
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in TARGET_FIELDS.items()) + ">"
-
 OURS = (CDC, "_valid_from", "_valid_to")
-FIELDS = ("op", "epoch", "lsn", "seq", "txid", "committed_at", "seen", "unchanged", "raw", "missing")
+FIELDS = ("op", "epoch", "lsn", "seq", "txid", "committed_at", "seen", "unchanged", "raw", "missing",
+          DELETED_AT)  # fmt: skip
 """The fields of our own columns, in order: each of these structs has some of them."""
 
 Create = Callable[[Target, str, Sequence[str], Mapping[str, Column], SourceComments], str]
@@ -311,7 +310,7 @@ def create_sql(
         f" COMMENT {text(comments.of_column(c))}"
         for c in columns.values()
     ]
-    cdc = f"{quoted(CDC)} {CDC_TYPE} COMMENT {text('written by deltatide')}"
+    cdc = f"{quoted(CDC)} {cdc_type(marked=target.soft)} COMMENT {text('written by deltatide')}"
     return (
         f"CREATE TABLE IF NOT EXISTS {target.name} ({', '.join([*lines, cdc])}) USING DELTA "
         f"{_laid_out(target, columns)}{target.located}{comments.clause}"
@@ -414,6 +413,8 @@ def alter_sql(
     if added:
         lines = [f"{quoted(c.name)} {c.type} COMMENT {text(comments.of_column(c))}" for c in added]
         statements.append(f"{alter} ADD COLUMNS ({', '.join(lines)})")
+    if target.soft and DELETED_AT not in state.structs.get(CDC, ()):
+        statements.append(f"{alter} ADD COLUMNS ({CDC}.{DELETED_AT} timestamp)")
     for name, type_ in widened.items():
         if name in state.key and may_be_raw(type_) and not may_be_raw(state.columns[name]):
             statements.append(f"{alter} ALTER COLUMN {quoted(name)} DROP NOT NULL")

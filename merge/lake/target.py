@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -60,9 +60,9 @@ class FileLayout:
 class Target:
     """The location of one Delta table: `name` in SQL; `rival`: another table with the same location.
 
-    `folder`: where a catalog's new table is to lie; None: where its name says, or where the catalog chooses.
-    `shape`: what its rows are (`merge.shapes`); None: the current rows. `columns`: the projection that it
-    must have been built with (`merge.columns.projection`); None: all columns and rows. `layout`: of files.
+    `folder`: where a catalog's new table is to lie; None: where its name says, or the catalog chooses.
+    `shape`: of its rows (`merge.shapes`); None: current. `columns`: the projection that it must have been
+    built with (`merge.columns.projection`); None: all columns and rows. `layout`: of files. `soft`: deletes.
     """
 
     table: TableName
@@ -72,6 +72,7 @@ class Target:
     columns: str | None = None
     layout: FileLayout = FileLayout()
     folder: str | None = None
+    soft: bool = False
 
     @property
     def drop_hint(self) -> str:
@@ -211,14 +212,13 @@ def check_schema(spark: SparkSession, config: Config) -> None:
         raise ConfigurationError(f"lake.schema: schema {name} does not exist", hint=f"CREATE SCHEMA {name}")
 
 
-def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, Target]:
+def targets_of(config: Config, tables: Collection[TableName]) -> dict[TableName, Target]:
     """Return the locations of all tables; tables that would share one name each other as `rival`.
 
     Catalogs and some file systems ignore case. If names differ only by case, the lower-case table keeps its
     plain name, and the others get a hash appended. `ConfigurationError` as for `check_sections`.
     """
     alike: dict[TableName, list[TableName]] = {}
-    tables = [*tables]
     for table in tables:
         alike.setdefault(_folded(table), []).append(table)
     check_sections(config, tables)
@@ -257,13 +257,13 @@ def _target_of(config: Config, table: TableName, alike: Sequence[TableName]) -> 
         name += "_" + hashlib.sha256((str(table) if across else name).encode()).hexdigest()[:8]
     path = f"{encode(table.namespace)}/{encode(name)}"
     its = config.table(table)
-    layout = FileLayout(tuple(its.partition_by), tuple(its.cluster_by), its.change_data_feed)
     return Target(
         table,
         lake_table(config, path, name),
         columns=recorded_projection(config, table),
-        layout=layout,
+        layout=FileLayout(tuple(its.partition_by), tuple(its.cluster_by), its.change_data_feed),
         folder=lake_folder(config, path),
+        soft=its.deletes == "soft",
     )
 
 

@@ -186,7 +186,7 @@ def _place_of(
         raise ConfigurationError(
             f"{place.name} is the Delta table of {owner}", hint="choose a name that no captured table has"
         )
-    other = replace(place, table=target.table, columns=target.columns)
+    other = replace(place, table=target.table, columns=target.columns, soft=target.soft)
     state = read_state(spark, other)
     if state is None:
         return other

@@ -39,7 +39,7 @@ from connector.landing.format import CDC, DELETE, DUMP, TRUNCATE
 from connector.landing.manifest import FullDump, LandedFile, Manifest
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName, TableSchema, fold
-from merge.change_set import at_literal, before, changes, truncated, truncates_of
+from merge.change_set import Truncates, at_literal, before, changes, truncated, truncates_of
 from merge.columns.landed_files import Columns
 from merge.keys import TargetLayout, with_raw
 from merge.lake.schema import wanted_columns, wider
@@ -252,7 +252,7 @@ class TableEvents:
         emptying = events.where(F.col(CDC)["op"] == TRUNCATE).select(*nulls, cdc.alias(CDC))
         return _explained(emptying, layout, F.lit(False))
 
-    def _judged(self, events: DataFrame, layout: TargetLayout, truncates: Sequence[Position]) -> DataFrame:
+    def _judged(self, events: DataFrame, layout: TargetLayout, truncates: Truncates) -> DataFrame:
         """Add to each event's `_cdc` its verdict and the basis for it."""
         swept, cdc = self.plan.swept, F.col(CDC)
         at = position_of(cdc)
@@ -263,7 +263,7 @@ class TableEvents:
             nowhere = nowhere.withField("manifest", F.lit(None).cast("bigint"))
             events = events.unionByName(found.withColumn(CDC, nowhere))
         elif truncates:
-            counts &= ~before(truncates[-1])
+            counts &= ~before(max(truncates))
         names = with_raw(layout.key, layout.raw_keys)
         key = Window.partitionBy(*names)
         copies = Window.partitionBy(*names, at).orderBy(cdc["manifest"], cdc["file"])
@@ -287,7 +287,7 @@ class TableEvents:
         judged = events.withColumn(CDC, cdc)
         return self._verdicts(judged, layout, truncates).where(F.col(CDC)["file"].isNotNull())
 
-    def _verdicts(self, events: DataFrame, layout: TargetLayout, truncates: Sequence[Position]) -> DataFrame:
+    def _verdicts(self, events: DataFrame, layout: TargetLayout, truncates: Truncates) -> DataFrame:
         """Turn the facts about each event and its key into a verdict. The first rule that holds applies."""
         cdc = F.col(CDC)
         at, last, since = position_of(cdc), cdc["last"], cdc["since"]

@@ -125,6 +125,7 @@ def targets_with_shapes(
             shape=shapes[name].kind,
             columns=recorded_projection(config, shapes[name].table),
             layout=FileLayout(),
+            soft=False,
         )
         for name, target in targets_of(config, shapes).items()
     }

@@ -67,7 +67,7 @@ _ENDS_OF_CASTS = re.compile(r" as (?:timestamp|(?:array|map|struct)<[^)]*\btimes
 _AS_TEXT = " as string"
 _COLUMN = re.compile(r"\w+#(\d+)L?")
 _ID = re.compile(r"#(\d+)")
-_COMMITTED = re.compile(r"_cdc#\d+L?\.committed_at\b")
+_INSTANT_OF_CDC = re.compile(r"_cdc#\d+L?\.(?:committed|deleted)_at\b")
 _OF_TIME = re.compile(r"\b(?:date|timestamp)\b")
 _OF_DAY = re.compile(r"\b(?:date|timestamp\w*)\b")
 _NO_TEXT = re.compile(r" as (?:date|timestamp\w*|\w*int|float|double|decimal\(\d+,\d+\))$")
@@ -242,7 +242,7 @@ def _may_be_text(expression: str, type_of: Callable[[int], str | None]) -> bool:
     if found := _COLUMN.fullmatch(expression):
         type_ = type_of(int(found[1]))
         return type_ is None or _MAYBE_TEXT.search(type_) is not None
-    if _COMMITTED.fullmatch(expression):
+    if _INSTANT_OF_CDC.fullmatch(expression):
         return False
     if (call := _outermost(expression)) is not None:
         if call[0] in _OF_ONE_TYPE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from merge import apply, change_set, key_pruning, merge_once
-from tests.support.landing.landed import Chunk, Event, schema_of
+from tests.support.landing.landed import AT, Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 from tests.support.spark.spark_sessions import another_session
 
@@ -92,6 +94,54 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     assert zone.rows("id, a, b, _cdc.op, _cdc.lsn, _cdc.missing")[3] == (4, 7, "z", "delete", 26, None)
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_a_softly_deleted_row_says_when_until_it_is_created_anew(
+    spark: SparkSession, tmp_path: Path, once: bool
+) -> None:
+    """However it is merged. A dump that finds a row gone says no time, nor does it change one."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+
+    def step() -> None:
+        if not once:
+            zone.merge()
+
+    zone.log(10, *[insert(5, key) for key in (1, 2, 3, 4, 6)])
+    step()
+    zone.log(20, *[delete(10 + key, key, committed_at=at(10 + key)) for key in (1, 2, 3)])
+    step()
+    zone.log(30, insert(25, 2))
+    zone.chunk(40, Chunk(32, 33, [], absent=[{"id": 1}, {"id": 6}], dump=3))
+    step()
+    zone.log(50, insert(42, 3), Event("truncate", 44, 0, {}, committed_at=at(44)), insert(45, 7))
+    zone.merge()
+    found_gone = zone.landed.manifests[-1].committed_at
+    times = {1: at(11), 2: at(44), 3: at(44), 4: at(44), 6: found_gone, 7: None}
+    assert dict(zone.rows("id, _cdc.deleted_at")) == times
+    assert zone.live() == [(7, 7, "x")]
+    built_anew(zone, others=[(7, 7, "x")])
+    assert dict(zone.rows("id, _cdc.deleted_at")) == {**times, 9: None}
+
+
+def at(seconds: int) -> datetime:
+    return AT + timedelta(seconds=seconds)
+
+
+def test_a_table_gets_the_time_of_deletes_with_its_first_soft_merge_and_keeps_the_field(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    hard, soft = (Zone(spark, tmp_path, public__orders={"deletes": each}) for each in ("hard", "soft"))
+    hard.log(10, insert(5, 1), insert(5, 2))
+    hard.merge()
+    soft.landed = hard.landed
+    soft.log(20, delete(15, 1, committed_at=at(15)))
+    soft.merge()
+    assert soft.rows("id, _cdc.deleted_at") == [(1, at(15)), (2, None)]
+    hard.log(30, insert(25, 1), insert(25, 3), delete(26, 2))
+    hard.merge()
+    assert hard.rows("id, _cdc.op, _cdc.deleted_at") == [(1, "insert", None), (3, "insert", None)]
+    assert hard.live() == [(1, 1, "x"), (3, 3, "x")]
+
+
 @pytest.mark.soak
 def test_a_soft_deleted_row_gets_its_values_from_a_chunk_after_its_delete_was_merged(
     spark: SparkSession, tmp_path: Path
@@ -154,14 +204,14 @@ def deleted(zone: Zone) -> list[tuple[Any, ...]]:
     return [r[:3] for r in found if r[3] == "delete"]
 
 
-def built_anew(zone: Zone) -> None:
+def built_anew(zone: Zone, others: Sequence[tuple[Any, ...]] = ((3, 3, "x"),)) -> None:
     """Somebody else changes the table, and the next merge rewrites it."""
-    zone.spark.sql(f"UPDATE delta.`{zone.folder}/lake/public/orders` SET b = 'mine' WHERE id = 3")
+    zone.spark.sql(f"UPDATE delta.`{zone.folder}/lake/public/orders` SET b = 'mine' WHERE id IN (3, 7)")
     position = zone.landed.manifests[-1].position
     zone.log(position + 10, insert(position + 5, 9))
     assert zone.merge().exact
     alive = [found[:3] for found in zone.rows("id, a, b, _cdc.op") if found[3] != "delete"]
-    assert alive[-2:] == [(3, 3, "x"), (9, 9, "x")]
+    assert alive[-2:] == [*others, (9, 9, "x")]
 
 
 def test_after_a_gap_a_full_dump_sweeps_ghosts_and_fixes_what_changed_unseen(zone: Zone) -> None:

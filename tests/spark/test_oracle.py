@@ -84,6 +84,7 @@ def merge_softly(spark: SparkSession, folder: Path, worlds: dict[TableSchema, Wo
             key_of(row, row["_cdc"]["raw"]): gone_of(row) for row in found if row["_cdc"]["op"] == "delete"
         }
         assert gone == world.gone()
+        assert all((row["_cdc"]["deleted_at"] is None) == (row["_cdc"]["op"] != "delete") for row in found)
 
 
 def gone_of(row: Row) -> Gone:

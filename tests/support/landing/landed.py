@@ -48,6 +48,7 @@ class Event:
     raw: dict[str, str] | None = None
     epoch: int = 1
     before: dict[str, Any] | None = None
+    committed_at: datetime | None = AT
 
     @property
     def position(self) -> Position:
@@ -71,11 +72,9 @@ class Chunk:
 
     def events(self) -> list[Event]:
         seq = CHUNK_SEQ + self.dump
-        found = [
-            Event("dump", self.low, seq, row, raw=row.get("raw") or None, epoch=self.epoch)
-            for row in self.rows
-        ]
-        return found + [Event("delete", self.low, seq, key, epoch=self.epoch) for key in self.absent]
+        known: dict[str, Any] = {"epoch": self.epoch, "committed_at": None}
+        found = [Event("dump", self.low, seq, row, raw=row.get("raw") or None, **known) for row in self.rows]
+        return found + [Event("delete", self.low, seq, key, **known) for key in self.absent]
 
 
 def schema_of(table: str, key: Sequence[str] = ("id",), **columns: str) -> TableSchema:
@@ -295,7 +294,7 @@ def parquet(
         epoch=events[0].epoch,
         lsn=pa.array([event.lsn for event in events]),
         seq=pa.array([event.seq for event in events]),
-        committed_at=pa.array([AT] * len(events)),
+        committed_at=pa.array([event.committed_at for event in events], pa.timestamp("us", "UTC")),
         chunk=chunk,
         high_lsn=high,
         unchanged=pa.array(unchanged, pa.list_(pa.string())),

@@ -104,6 +104,7 @@ def test_so_may_one_that_is_hidden_by_a_text_with_a_bracket() -> None:
         "to_timestamp(status#1, Some(yyyy-MM-dd), TimestampType, Some(UTC), true)",
         "cast(2026-01-01 as timestamp)",
         "CASE WHEN between(_cdc#3.committed_at, 2026-01-01 00:00:00, 2026-02-01 00:00:00) THEN 1 END",
+        "CASE WHEN between(_cdc#3.deleted_at, 2026-01-01 00:00:00, 2026-02-01 00:00:00) THEN 1 END",
         "CASE WHEN between(status#1, a, nvl(status#1, none)) THEN status#1 END",
         "cast((cast(cast(status#1 as bigint) as double) / cast(1000 as double)) as timestamp)",
         "nvl(CASE WHEN (amount#2 > 1) THEN upper(status#1) END, none)",
