@@ -6,9 +6,10 @@ import signal
 
 import pytest
 
-from tests.support.agent.installed import Installation, seconds_of
+from tests.support.agent.installed import Installation
 from tests.support.source.shop_writer import TABLES, ShopWriter
 from tests.support.spark.lake import assert_landed
+from tests.support.waiting import seconds_of
 
 STOP_SECONDS = 6.0
 """Far more than the agent needs, on a machine that is busy with other tests."""

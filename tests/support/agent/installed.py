@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -350,10 +349,3 @@ class Meddler(Background):
     def wait_times(self, times: int, seconds: float = 60) -> None:
         """Wait until the action has run `times` times."""
         wait_until(lambda: self.times >= times or self.failure, f"{times} times", seconds=seconds)
-
-
-def seconds_of(action: Callable[[], Any]) -> float:
-    """Return how many seconds an action takes."""
-    began = time.monotonic()
-    action()
-    return time.monotonic() - began
