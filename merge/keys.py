@@ -32,6 +32,9 @@ RAW_TYPE = "map<string,string>"
 WHOLE = ("bigint unsigned", "bit(64)")
 """MySQL integers that land as decimals: common as keys, and their values are never raw."""
 
+MOST_PLAIN = 6
+"""Digits after the point up to which Spark, and Java, format no decimal with an exponent."""
+
 
 def may_be_raw(type_: str, source_type: str = "") -> bool:
     """Return whether a source has values that a column of this landed type can't hold."""
@@ -136,6 +139,8 @@ def key_text(value: Column, type_: str) -> Column:
         return F.concat((F.expr("TIMESTAMP_NTZ'1970-01-01'") + since_1970).cast("string"), F.lit("+00"))
     if element := array_of(type_):
         return _array_text(value, element)
+    if (decimal := decimal_of(type_)) and decimal[1] > MOST_PLAIN:
+        return _decimal_text(value, decimal[1])
     return value.cast("string")
 
 
@@ -146,6 +151,17 @@ def fit_a_request(keys: Iterable[Sequence[str | None]]) -> bool:
     nor a zero byte, which MySQL's texts may have, but no SQL literal.
     """
     return not any(part is None or "\0" in part for key in keys for part in key)
+
+
+def _decimal_text(value: Column, scale: int) -> Column:
+    """Format a decimal without an exponent, which Spark uses near zero unless ANSI rules hold.
+
+    By its text: a comparison with a number may round the value.
+    """
+    text = value.cast("string")
+    digits = F.lpad(F.regexp_replace(text, r"E.*|[-.]", ""), scale, "0")
+    near_zero = F.concat(F.when(text.startswith("-"), "-0.").otherwise("0."), digits)
+    return F.when(text.contains("E"), near_zero).otherwise(text)
 
 
 def _array_text(value: Column, element: str) -> Column:

@@ -56,10 +56,8 @@ BUCKETS = {column.name: column.type for column in bucket_schema(TableName("", ""
 """The columns of landed checksums."""
 
 ZONE = "spark.sql.session.timeZone"
-TEXTS = {"spark.sql.ansi.enabled": "true", ZONE: "UTC"}
-"""ANSI keeps exponents out of decimals' texts; one would make the bucket a suspect. In UTC, instants are
-formatted faster.
-"""
+TEXTS = {ZONE: "UTC"}
+"""In UTC, instants are formatted faster."""
 
 NO_TEXT = "?"
 """Stands for a text that Spark can't build, so that it does not count as null."""
