@@ -431,7 +431,7 @@ class LandingZone:
     def hint_for(self, error: Exception) -> str | None:
         """Return a hint if an error is about a landing file that Spark could not read, else None."""
         text, folder = str(error), f"{self.root.removeprefix('file://')}/{DATA}/"
-        return unread_hint(error, DAMAGED_HINT) if UNREAD in text and folder in text else None
+        return unread_hint(error, DAMAGED_HINT) if UNREAD.search(text) and folder in text else None
 
     def _of_known_size(self, files: Collection[LandedFile]) -> set[str]:
         """Return the paths of the files whose size is the one in their manifest."""

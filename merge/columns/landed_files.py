@@ -52,7 +52,9 @@ def read_files(
         return events
     if hasattr(events, "metadataColumn"):
         file = events.metadataColumn("_metadata")["file_name"]
-    else:  # Spark before 4, where a column of the source may have that name
+    elif all(fold(column.name) != "_metadata" for column in landed.columns):  # Spark before 4
+        file = F.col("_metadata")["file_name"]
+    else:  # the source's column hides it; by way of this, Parquet skips nothing
         file = F.element_at(F.split(F.input_file_name(), "/"), -1)
     return events.withColumn(CDC, F.col(CDC).withField("file", file))
 

@@ -82,7 +82,8 @@ UNDELIVERED = re.compile(
 REFUSED = re.compile(r"Status Code: 4(?!08|29)\d\d\b|NoAuthWithAWS|Unable to load credentials")
 """The store has answered that it will not give the file, or could not be asked: it would say that again."""
 
-UNREAD = "FAILED_READ_FILE"
+UNREAD = re.compile("FAILED_READ_FILE|Encountered error while reading file")
+"""A file that could not be read; before Spark 4, that error has no name."""
 
 UNDELIVERED_HINT = "its store did not deliver it whole: merge again, which reads it again"
 
@@ -130,7 +131,7 @@ def is_undelivered(error: BaseException) -> bool:
     Not if the file is gone, or the store refuses it.
     """
     text = str(error) if isinstance(error, SPARK_ERRORS) else ""
-    if UNREAD not in text or UNDELIVERED.search(text) is None:
+    if UNREAD.search(text) is None or UNDELIVERED.search(text) is None:
         return False
     return REFUSED.search(text) is None and not is_lost_file(error)
 

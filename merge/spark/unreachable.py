@@ -20,7 +20,6 @@ from connector.errors import ConfigurationError, DeltatideError, TransientError
 from merge.lake.retry import (
     SPARK_ERRORS,
     UNDELIVERED_HINT,
-    UNREAD,
     first_line,
     is_undelivered,
     without_values,
@@ -247,7 +246,7 @@ def _store_name(text: str, config: Config) -> str:
 
 def _unread_file(text: str) -> str:
     """Name the file that could not be read, unless its folder holds a value (`region=EU`)."""
-    found = re.search(rf"{UNREAD}\S* Encountered error while reading file ([^\s=]+?)\.?\s", text)
+    found = re.search(r"Encountered error while reading file ([^\s=]+?)\.?\s", text)
     return found[1] if found else "a file"
 
 

@@ -182,7 +182,8 @@ def test_what_a_store_did_not_deliver_is_read_again(no_wait: None) -> None:
     closed = "software.amazon.awssdk.thirdparty.org.apache.http.ConnectionClosedException: Premature end"
     unread = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/1.parquet."
     several = f"[STAGE_MATERIALIZATION_MULTIPLE_FAILURES] x\n\tSuppressed: {unread}\n\tCaused by: {closed}"
-    for text in (f"{unread}\nCaused by: {closed}", several):
+    before_spark_4 = "Encountered error while reading file s3a://b/1.parquet. Details:"
+    for text in (f"{unread}\nCaused by: {closed}", several, f"{before_spark_4}\nCaused by: {closed}"):
         read = Commit(ATTEMPTS - 1, PySparkException(text))
         assert with_retries(read, "public.orders") == "done"
     gone = "java.io.FileNotFoundException: s3a://b/1.parquet"
