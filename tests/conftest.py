@@ -39,6 +39,7 @@ from tests.support.spark.spark_sessions import (
     QUICK_JAVA,
     QUICK_QUERIES,
     QUICK_START,
+    comes_with_connect,
     connected,
     local_spark,
     served_at,
@@ -256,6 +257,8 @@ def connect_server(servers_folder: Path, s3_server: S3Server) -> Iterator[Connec
     pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
     from merge.spark.session import local_settings
 
+    if not comes_with_connect():
+        pytest.skip("this release of Spark has no Spark Connect of its own")
     settings = local_settings("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
     with ConnectServer(servers_folder, {**settings, **QUICK_QUERIES}) as server:
         yield server

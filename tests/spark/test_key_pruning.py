@@ -53,9 +53,15 @@ def test_every_changed_key_meets_the_conditions(
         assert rows_of(source) <= found
     if listed:
         return
+    require_session_variables(spark)
     filtered = target.where("true" + key_filter(spark, source, layout, len(changed), "by_hash")).count()
     spark.sql("DROP TEMPORARY VARIABLE by_hash")
     assert filtered <= len(changed) + len(rows) / 8
+
+
+def require_session_variables(spark: SparkSession) -> None:
+    if spark.version < "4":
+        pytest.skip("a filter by hash needs session variables, which Spark 4 brought")
 
 
 def rows_of(frame: DataFrame) -> set[tuple[Any, ...]]:
@@ -92,11 +98,12 @@ def test_few_keys_are_listed_and_many_are_not(spark: SparkSession) -> None:
     with key_conditions(spark, source, layout, 2) as conditions:
         dates = "target.`k` IN (DATE'2026-01-01') OR target.`k` IS NULL"
         assert conditions == f" AND ({dates}) AND (target.`n` IN (1L, 2L))"
-    with key_conditions(spark, source, layout, 257) as conditions:
-        assert "BETWEEN" in conditions
-        assert "xxhash64(target.`k`, target.`n`)" in conditions
     long = spark.sql(f"SELECT repeat('x', {LONGEST_LIST}) AS k")
     assert key_lists(long, TargetLayout({"k": "string"}, ("k",), ())) == ""
+    with key_conditions(spark, source, layout, 257) as conditions:
+        assert "BETWEEN" in conditions
+        require_session_variables(spark)
+        assert "xxhash64(target.`k`, target.`n`)" in conditions
 
 
 @pytest.mark.parametrize("few", [True, False])
@@ -115,6 +122,8 @@ def test_keys_that_python_cannot_hold_or_compare_are_not_fetched(spark: SparkSes
 def test_keys_too_long_for_the_type_of_older_files_are_merged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
+    if spark.version < "4":
+        pytest.skip("Delta 3 widens no decimal")
     monkeypatch.setattr(applying, "LARGE_BYTES", -1)
     monkeypatch.setattr("merge.key_pruning.FEW_KEYS", few)
     zone = Zone(spark, tmp_path)

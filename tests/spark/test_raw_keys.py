@@ -64,7 +64,7 @@ class Zone:
             formatted,
             "coalesce(_cdc.raw['n'], string(n))",
             "v",
-            "coalesce(cardinality(map_keys(_cdc.raw)), 0)",
+            "coalesce(array_size(map_keys(_cdc.raw)), 0)",
         )
         return sorted((tuple(r) for r in found.collect()), key=repr)
 

@@ -21,7 +21,7 @@ from merge.spark import log_store
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.s3_proxy import S3Proxy
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
-from tests.support.spark.spark_sessions import require_conditional_writes
+from tests.support.spark.spark_sessions import CONNECT_MODE, require_conditional_writes
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMIT = r"/_delta_log/\d{20}\.json"
@@ -106,10 +106,11 @@ def test_two_drivers_that_append_at_once_lose_nothing(
     spark: SparkSession, s3: S3, proxy: S3Proxy, table: str
 ) -> None:
     rows = 4
+    local = {name: value for name, value in os.environ.items() if name not in (CONNECT_MODE, "SPARK_REMOTE")}
     other = subprocess.Popen(
         [sys.executable, "-m", "tests.support.spark.lake_driver",
          proxy.endpoint, s3.access_key, s3.secret_key, table, "1000", str(rows)],
-        cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=REPOSITORY, env={**local, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert other.stdin is not None

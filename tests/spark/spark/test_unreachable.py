@@ -16,8 +16,14 @@ from merge.spark.unreachable import StoreError
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.s3_server import S3
+from tests.support.spark.spark_sessions import require_conditional_writes
 
 TABLE = schema_of("public.t", id="int")
+
+
+@pytest.fixture(autouse=True)
+def conditional_writes() -> None:
+    require_conditional_writes()
 
 
 def landed_on(s3: S3) -> Config:

@@ -45,7 +45,7 @@ PORT = "spark.connect.grpc.binding.port"
 def local_spark(s3: S3Access) -> Iterator[SparkSession]:
     """Yield a local session that also serves Spark Connect, where its release can; stop it at the end."""
     settings = dict(QUICK_QUERIES)
-    if any(JARS.glob("spark-connect_*.jar")):
+    if comes_with_connect():
         settings["spark.plugins"] = "org.apache.spark.sql.connect.SparkConnectPlugin"
         settings["spark.connect.grpc.binding.address"] = "127.0.0.1"
         settings[PORT] = str(free_port())
@@ -55,6 +55,11 @@ def local_spark(s3: S3Access) -> Iterator[SparkSession]:
         session = local_session("deltatide-tests", s3=s3, java_options=QUICK_JAVA)
     yield session
     session.stop()
+
+
+def comes_with_connect() -> bool:
+    """Return whether the release of Spark has Spark Connect's server among its own jars."""
+    return any(JARS.glob("spark-connect_*.jar"))
 
 
 def serving_at(spark: SparkSession) -> str | None:
