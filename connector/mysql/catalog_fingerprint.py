@@ -1,14 +1,18 @@
 """A table's fingerprint in the manifest, which detects changes without row events. Pure.
 
 Two fields record such changes, and trigger a dump if they differ: `noted`, what the log reader recorded
-(`connector.mysql.state_tables`), and `unlogged`, the table's InnoDB ids when they were last seen to differ
+(`connector.mysql.state_tables`), and `unlogged`, the table's ids when they were last seen to differ
 without a statement that did it, with the log position.
 
-InnoDB assigns a table a new id whenever it is emptied or rebuilt. MariaDB does that before it logs the
-statement, so a crash in between leaves an empty table and a log without the statement. A logged statement
-changes the id as well, and must not trigger a dump. So an `IdReading` lies between two positions, and is
-judged once the log has been read past the second: a new id is unlogged if no statement that may have rebuilt
-the table came since `at`, the position before the reading that saw the former id.
+A table gets another id whenever it is emptied or rebuilt: in MariaDB InnoDB's, in MySQL that of its
+tablespace, with the time of its definition (`connector.mysql.table_ids`). A logged statement changes it as
+well, and must not trigger a dump. So an `IdReading` lies between two positions, and is judged once the log
+has been read past the second: a new id is unlogged if no statement that may have rebuilt the table came since
+`at`, the position before the reading that saw the former id.
+
+Invariant: `at` is before the reading, and whatever was logged before `at` had finished with the table by
+then. MariaDB changes ids before it logs the statement, so a crash in between leaves an empty table and a log
+without the statement. MySQL logs first, and the commit may wait for a replica before its id shows.
 
 An inconclusive reading decides nothing, and the next one decides: if a statement is between its own two
 positions, or the statements kept by then no longer show whether there was one.
@@ -28,10 +32,7 @@ STATEMENTS_KEPT = 64
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """See the module; `ids` is empty if unknown (without the right, and in MySQL).
-
-    They were read after position `at` of `epoch`.
-    """
+    """See the module; `ids` is empty if unknown. `at` is a position of `epoch`."""
 
     noted: str = ""
     unlogged: str = ""
@@ -79,6 +80,15 @@ class Statements:
         return None if len(known) == STATEMENTS_KEPT and known[0] >= upto else False
 
 
+def is_same(ids: str, others: str) -> bool:
+    """Return whether a table with these ids was not rebuilt since it had others.
+
+    MySQL's are `time/tablespaces`: the tablespaces decide, and if one of the two lacks them, the time does.
+    """
+    (time, _, spaces), (other_time, _, other_spaces) = ids.partition("/"), others.partition("/")
+    return spaces == other_spaces if spaces and other_spaces else time == other_time
+
+
 @dataclass(frozen=True)
 class IdReading:
     """The ids of all tables at one moment between two positions of an epoch's log."""
@@ -97,8 +107,8 @@ class IdReading:
         if not known.ids or known.epoch != self.epoch:
             return seen  # another server assigns other ids
         since = statements.between(table, known.at, self.before)
-        if since is None:
+        if since is None or (known.ids == ids and not since):
             return known
-        if since:
+        if since or is_same(ids, known.ids):
             return seen
-        return known if known.ids == ids else replace(seen, unlogged=f"{self.epoch}:{self.after}:{ids}")
+        return replace(seen, unlogged=f"{self.epoch}:{self.after}:{ids}")

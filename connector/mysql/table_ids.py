@@ -1,26 +1,33 @@
-"""InnoDB's table ids, and when a reading of them is judged (`catalog_fingerprint`). MariaDB only.
+"""What of a table changes whenever it is rebuilt, and when a reading of it is judged (`catalog_fingerprint`).
 
-MySQL's statements are atomic with its log, so nothing can be missing from it.
+- MariaDB: InnoDB's table ids, which need PROCESS.
+- MySQL: the ids of tablespaces, each of one table or partition, and the time when the table was defined. Any
+  statement that copies a table changes both, OPTIMIZE NO_WRITE_TO_BINLOG TABLE, too; TRUNCATE changes only
+  the former, ALTER of the definition alone only the latter. From 9 on at the latest, the former need PROCESS.
+  A table in a tablespace shared by several has only the time.
+
+Readings lock no table. (MySQL would open each to tell its table id, and wait for those that others keep
+locked, as while CREATE TABLE ... SELECT runs.)
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 import pymysql
 from pymysql.connections import Connection
 
+from connector.mysql.catalog import LOCKED, conditions, qualified
 from connector.mysql.catalog_fingerprint import Fingerprint, IdReading, Statements
-from connector.mysql.connection import code_of, is_transient, quote, rows
+from connector.mysql.connection import brief_wait, code_of, is_transient, literal, rows
 from connector.mysql.server import Server, end_of_log, position_of
 from connector.schema import TableName
 
 PROCESS_DENIED = 1227
-
-_LOCK_WAIT = 1205
 
 _FEW_IDS = 4
 """Up to this many ids are listed; a table with more partitions gets a digest."""
@@ -41,6 +48,9 @@ _IDS = (
     " FROM information_schema.innodb_sys_tables WHERE name LIKE '%/%' AND name NOT LIKE '%/#sql%'"
     " ORDER BY table_id"
 )
+
+_OF_INDEXES = r"%/fts\_0000%"
+"""Names of tablespaces of full-text indexes, a dozen each."""
 
 
 class Log(Protocol):
@@ -70,16 +80,19 @@ class TableIds:
         log: Log | None,
     ) -> dict[TableName, Fingerprint]:
         """Return the fingerprints to remember; those already known if nothing can be judged yet."""
-        if not server.mariadb:
-            return dict(known)
-        if self._reading is None or (log is not None and self._reading.epoch != log.epoch):
-            epoch = log.epoch if log else max((k.epoch for k in known.values()), default=0) or 1
-            self._reading = _take(connection, server, known, epoch)
-        reading = self._reading
-        if log is not None and log.position >= reading.after:
-            self._reading = None
-            return {table: reading.judge(table, print_, self.statements) for table, print_ in known.items()}
         new = {table: print_ for table, print_ in known.items() if not print_.ids}
+        if log is None:
+            epoch = max((k.epoch for k in known.values()), default=0) or 1
+            before = position_of(*end_of_log(connection, server))
+            reading = _take(connection, server, new, epoch, before, Statements())
+        else:
+            if self._reading is None or self._reading.epoch != log.epoch:
+                before = log.position  # the statements before that are known
+                self._reading = _take(connection, server, known, log.epoch, before, self.statements)
+            reading = self._reading
+            if log.position >= reading.after:
+                self._reading = None
+                return {table: reading.judge(table, p, self.statements) for table, p in known.items()}
         return {
             **known,
             **{table: reading.judge(table, print_, Statements()) for table, print_ in new.items()},
@@ -87,34 +100,109 @@ class TableIds:
 
 
 def _take(
-    connection: Connection[Any], server: Server, known: Mapping[TableName, Fingerprint], epoch: int
+    connection: Connection[Any],
+    server: Server,
+    known: Mapping[TableName, Fingerprint],
+    epoch: int,
+    before: int,
+    statements: Statements,
 ) -> IdReading:
-    """Read the ids, after waiting for statements that may have changed one and are not logged yet."""
-    before = position_of(*end_of_log(connection, server))
-    ids = table_ids(connection) or {}
-    differing = [t for t, print_ in known.items() if print_.ids and ids.get(t, print_.ids) != print_.ids]
-    for table in differing:
-        try:
-            rows(connection, f"SELECT 1 FROM {quote(table.namespace)}.{quote(table.name)} LIMIT 0")
-        except pymysql.Error as error:
-            if is_transient(code_of(error)) and code_of(error) != _LOCK_WAIT:
-                raise
-            del ids[table]  # not judged this time
-    return IdReading(epoch, before, position_of(*end_of_log(connection, server)), ids)
+    """Read the ids, once the statements that may have changed one have finished.
+
+    Those before `before` have begun; those that changed one without being logged yet will be before `after`.
+    """
+    since = {table: print_.at if print_.epoch == epoch else 0 for table, print_ in known.items()}
+    altered = [table for table, at in since.items() if statements.between(table, at, before) is not False]
+    locked = _locked(connection, altered)
+    ids = (table_ids(connection) or {}) if server.mariadb else _ids_in_mysql(connection, known)
+    differing = [
+        table
+        for table, print_ in known.items()
+        if print_.ids and print_.epoch == epoch and ids.get(table, print_.ids) != print_.ids
+    ]
+    locked |= _locked(connection, differing)
+    judged = {table: found for table, found in ids.items() if table not in locked}  # else the next time
+    return IdReading(epoch, before, position_of(*end_of_log(connection, server)), judged)
+
+
+def _locked(connection: Connection[Any], tables: Collection[TableName]) -> set[TableName]:
+    """Return the tables that a statement keeps locked; those before have finished with the others."""
+    return {table for table in tables if not _is_usable(connection, table)}
+
+
+def _is_usable(connection: Connection[Any], table: TableName) -> bool:
+    try:
+        with brief_wait(connection):
+            rows(connection, f"SELECT 1 FROM {qualified(table)} LIMIT 0")
+    except pymysql.Error as error:
+        if is_transient(code_of(error)) and code_of(error) not in LOCKED:
+            raise
+        return False
+    return True
+
+
+def _ids_in_mysql(connection: Connection[Any], tables: Collection[TableName]) -> dict[TableName, str]:
+    """Return time and tablespaces of each table."""
+    times: dict[TableName, str] = {}
+    for condition in conditions(tables):
+        found = rows(
+            connection,
+            "SELECT table_schema, table_name, UNIX_TIMESTAMP(create_time) FROM information_schema.tables"
+            f" WHERE ({condition}) AND create_time IS NOT NULL",
+        )
+        times |= {TableName(namespace, name): str(created) for namespace, name, created in found}
+    spaces = _tablespaces(connection, tables)
+    return {table: f"{time}/{spaces.get(table, '')}" for table, time in times.items()}
+
+
+def _tablespaces(connection: Connection[Any], tables: Collection[TableName]) -> dict[TableName, str]:
+    """Return the ids of each table's own tablespaces; none without the right to see them."""
+    if not tables:
+        return {}
+    by_name = {"/".join(table): table for table in tables}
+    namespaces = sorted({table.namespace for table in tables})
+    ranges = (f"name >= {literal(f'{each}/')} AND name < {literal(f'{each}0')}" for each in namespaces)
+    found = _unless_denied(
+        connection,
+        "SELECT name, CAST(space AS CHAR) FROM information_schema.innodb_tablespaces_brief"
+        f" WHERE ({' OR '.join(ranges)}) AND name NOT LIKE '{_OF_INDEXES}' ORDER BY name",
+    )
+    ids: dict[TableName, list[str]] = {}
+    for name, space in found or ():
+        if table := next(filter(None, map(by_name.get, _names_of_table(name))), None):
+            ids.setdefault(table, []).append(space)
+    return {table: _short(some) for table, some in ids.items()}
+
+
+def _names_of_table(name: str) -> Iterator[str]:
+    """Yield what the table may be named that has a tablespace of this name: it may be of a partition."""
+    yield name
+    for mark in _PARTITION.finditer(name):
+        yield name[: mark.start()]
+
+
+_PARTITION = re.compile("#[pP]#")
 
 
 def table_ids(connection: Connection[Any]) -> dict[TableName, str] | None:
     """Return the ids of each table and its partitions as text; None without the right to see them."""
-    try:
-        found = rows(connection, _IDS)
-    except pymysql.Error as error:
-        if code_of(error) == PROCESS_DENIED:
-            return None
-        raise
+    found = _unless_denied(connection, _IDS)
+    if found is None:
+        return None
     ids: dict[TableName, list[str]] = {}
     for namespace, name, table_id in found:
         ids.setdefault(TableName(namespace, name), []).append(str(table_id))
     return {table: _short(some) for table, some in ids.items()}
+
+
+def _unless_denied(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]] | None:
+    """Return what a query finds; None without the right PROCESS."""
+    try:
+        return rows(connection, statement)
+    except pymysql.Error as error:
+        if code_of(error) == PROCESS_DENIED:
+            return None
+        raise
 
 
 def _short(ids: list[str]) -> str:

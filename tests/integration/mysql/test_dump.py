@@ -23,7 +23,7 @@ from connector.source import KeyRange
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source import dump_scenarios
 from tests.support.source.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
-from tests.support.source.mysql_source import read_all, reader_of, source_of
+from tests.support.source.mysql_source import read_all, reader_of, source_of, unanswered
 from tests.support.source.reading import Row, chunk_rows, events, following, read_rows, read_to
 from tests.support.waiting import wait_until
 
@@ -427,31 +427,6 @@ def test_rows_are_read_within_bounded_batches(mariadb: MysqlDatabase) -> None:
         assert sum(sizes) == 45000
         assert max(sizes) * 400 < dump.BATCH_BYTES + dump.RECEIVE_BYTES
         tables.close()
-
-
-@contextlib.contextmanager
-def unanswered(mariadb: MysqlDatabase) -> Iterator[None]:
-    """A server whose commits wait, between log and engine, for a replica that does not exist."""
-    role = "source" if mariadb.is_mysql else "master"
-    replica = "replica" if mariadb.is_mysql else "slave"
-    if mariadb.is_mysql:
-        try:
-            mariadb.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
-        except pymysql.Error as error:
-            pytest.skip(f"semi-synchronous replication cannot be had: {error}")
-    off = f"SET GLOBAL rpl_semi_sync_{role}_enabled = OFF"
-    mariadb.execute(
-        f"SET GLOBAL rpl_semi_sync_{role}_timeout = 1000000",
-        f"SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC",
-        f"SET GLOBAL rpl_semi_sync_{role}_wait_no_{replica} = ON",
-        f"SET GLOBAL rpl_semi_sync_{role}_enabled = ON",
-    )
-    try:
-        yield
-    finally:
-        mariadb.execute(off)
-        if mariadb.is_mysql:
-            mariadb.execute("UNINSTALL PLUGIN rpl_semi_sync_source")
 
 
 Chunk = tuple[int, int, list[str]]

@@ -15,6 +15,7 @@ from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql import catalog, connection
 from connector.mysql.catalog_fingerprint import Fingerprint
+from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.support.agent.captured import landed_tables
@@ -26,7 +27,7 @@ from tests.support.agent.mysql_agents import (
     wait_caught_up,
 )
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.mysql_source import read_all, reader_of, source_of, unanswered
 from tests.support.source.reading import events, following, opened, ops, read_rows, read_to
 from tests.support.waiting import wait_until
 
@@ -68,11 +69,10 @@ def wait_ids_remembered(mariadb: MysqlDatabase, store: LocalStore, *names: str) 
 
 
 @pytest.mark.every_release
-@pytest.mark.only_mariadb
 def test_a_table_that_is_emptied_without_a_trace_is_dumped_again_and_no_other_is(
     mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
-    """As a crash leaves it: InnoDB has emptied the table, the log has no TRUNCATE."""
+    """As a crash leaves it in MariaDB: InnoDB has emptied the table, the log has no TRUNCATE."""
     mariadb.execute(*TABLES)
     names = ("t", "p-é.#P#")
     with agent(mariadb, tmp_path) as store:
@@ -275,10 +275,11 @@ def test_the_log_waits_at_a_table_that_others_keep_locked_and_what_is_before_it_
         ("ALTER TABLE t ADD FOREIGN KEY (x) REFERENCES p (id)", "PRIMARY KEY"),
         ("ALTER TABLE t ADD CHECK (x < 5)", "PRIMARY KEY"),
         ("CREATE INDEX i ON t (x) ALGORITHM = COPY", "PRIMARY KEY"),
+        ("ALTER TABLE t RENAME COLUMN v TO w, ALGORITHM = COPY", "PRIMARY KEY, v text"),
         ("ALTER TABLE t ADD PRIMARY KEY (n)", "NOT NULL UNIQUE"),
         pytest.param("OPTIMIZE TABLE t", "PRIMARY KEY, v text, FULLTEXT (v)", marks=pytest.mark.only_mysql),
     ],
-    ids=["foreign_key", "check", "index", "primary_key", "optimize"],
+    ids=["foreign_key", "check", "index", "renamed_column", "primary_key", "optimize"],
 )
 def test_values_that_a_copy_of_the_table_changed_are_read_again(
     mariadb: MysqlDatabase, tmp_path: Path, alter: str, key: str
@@ -291,19 +292,21 @@ def test_values_that_a_copy_of_the_table_changed_are_read_again(
     )  # fmt: skip
     values = "SELECT id, n, x, at, day FROM t"
     with agent(mariadb, tmp_path, keys={"t": ["id"]}) as store:
-
-        def landed() -> list[tuple[object, ...]]:
-            table = landed_tables(store)[TableName(mariadb.name, "t")]
-            found = [row for key in table.events if (row := table.row(key)[0]) is not None]
-            return [tuple(row[column] for column in ("id", "n", "x", "at", "day")) for row in found]
-
         wait_caught_up(mariadb, store)
         before = mariadb.rows(values)
-        assert landed() == before
+        assert landed(mariadb, store, values) == before
         mariadb.execute("SET time_zone = '+05:00'", alter)
         after = mariadb.rows(values)
         assert after != before
-        wait_until(lambda: landed() == after, "it is equal", seconds=20)
+        wait_until(lambda: landed(mariadb, store, values) == after, "it is equal", seconds=20)
+
+
+def landed(mariadb: MysqlDatabase, store: LocalStore, select: str) -> list[tuple[object, ...]]:
+    """Return what landed of the columns that a query selects from table t."""
+    table = landed_tables(store)[TableName(mariadb.name, "t")]
+    found = [row for key in table.events if (row := table.row(key)[0]) is not None]
+    columns = select.removeprefix("SELECT ").removesuffix(" FROM t").split(", ")
+    return [tuple(row[column] for column in columns) for row in found]
 
 
 @pytest.mark.parametrize(
@@ -383,3 +386,60 @@ def test_times_that_a_copy_of_the_table_changed_are_read_again(
             changed = source.unlogged(before, source.check_catalog().tables[name])
             assert (mariadb.rows(values) != stored, bool(changed)) == (changes, changes)
     source.close()
+
+
+@pytest.mark.every_release
+@pytest.mark.only_mysql
+def test_times_that_a_copy_in_no_log_changed_are_read_again_with_no_more_rights_than_others_need(
+    mariadb: MysqlDatabase, winter_time: str, tmp_path: Path
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a timestamp, b timestamp, v text, FULLTEXT (v))",
+        "INSERT INTO t VALUES (7, FROM_UNIXTIME(1792888200), FROM_UNIXTIME(1792891800), '')",
+    )
+    values = "SELECT id, a, b FROM t"
+    with agent(mariadb, tmp_path, url=reader_of(mariadb)) as store:
+        wait_caught_up(mariadb, store)
+        wait_until(
+            lambda: mariadb.execute(
+                "SELECT 1 FROM information_schema.tables"
+                " WHERE table_schema = database() AND table_name = 't' AND create_time < NOW()"
+            ),
+            "a second has passed since it was defined",
+        )
+        before = mariadb.rows(values)
+        assert (landed(mariadb, store, values), repairs(store)) == (before, [])
+        mariadb.execute(f"SET time_zone = '{winter_time}'", "OPTIMIZE NO_WRITE_TO_BINLOG TABLE t")
+        after = mariadb.rows(values)
+        assert after != before
+        wait_until(lambda: landed(mariadb, store, values) == after, "it is equal", seconds=20)
+        assert [dump.table.name for dump in repairs(store)] == ["t"]
+
+
+@pytest.mark.only_mysql
+def test_a_statement_in_the_log_whose_commit_waits_for_a_replica_explains_what_shows_only_then(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, table = source_of(mariadb), TableName(mariadb.name, "t")
+    altering = threading.Thread(target=mariadb.execute, args=("ALTER TABLE t FORCE",))
+    waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for semi-sync%'"
+    with following(source) as log:
+        first = checked(source, table, str(Fingerprint()))
+        with unanswered(mariadb):
+            altering.start()
+            wait_until(lambda: mariadb.execute(waiting), "it is in the log")
+            read_all(mariadb, log)
+            meanwhile = checked(source, table, first)
+        altering.join()
+        read_all(mariadb, log)
+        after = checked(source, table, meanwhile)
+        assert Fingerprint.parse(after).ids != Fingerprint.parse(first).ids
+        assert source.unlogged(first, after) is None
+        mariadb.changed_unseen("ALTER TABLE t FORCE")
+        assert source.unlogged(after, checked(source, table, after))
+
+
+def checked(source: MysqlSource, table: TableName, known: str) -> str:
+    """Return a table's fingerprint after a check of the catalog."""
+    return source.check_catalog({table: known}).tables[table]

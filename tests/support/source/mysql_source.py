@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import pymysql
+import pytest
 
 from connector.config import SourceConfig
 from connector.mysql.log.reader import MysqlLogReader
@@ -53,3 +57,28 @@ def read_all(database: MysqlDatabase, log: MysqlLogReader) -> list[Row]:
     """Read up to the current end of the log; return the events in order."""
     read_to(log, database.end_of_log())
     return events(log.take())
+
+
+@contextlib.contextmanager
+def unanswered(mariadb: MysqlDatabase) -> Iterator[None]:
+    """A server whose commits wait, between log and engine, for a replica that does not exist."""
+    role = "source" if mariadb.is_mysql else "master"
+    replica = "replica" if mariadb.is_mysql else "slave"
+    if mariadb.is_mysql:
+        try:
+            mariadb.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+        except pymysql.Error as error:
+            pytest.skip(f"semi-synchronous replication cannot be had: {error}")
+    off = f"SET GLOBAL rpl_semi_sync_{role}_enabled = OFF"
+    mariadb.execute(
+        f"SET GLOBAL rpl_semi_sync_{role}_timeout = 1000000",
+        f"SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC",
+        f"SET GLOBAL rpl_semi_sync_{role}_wait_no_{replica} = ON",
+        f"SET GLOBAL rpl_semi_sync_{role}_enabled = ON",
+    )
+    try:
+        yield
+    finally:
+        mariadb.execute(off)
+        if mariadb.is_mysql:
+            mariadb.execute("UNINSTALL PLUGIN rpl_semi_sync_source")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from connector.mysql.catalog_fingerprint import STATEMENTS_KEPT, Fingerprint, IdReading, Statements
+from connector.mysql.catalog_fingerprint import (
+    STATEMENTS_KEPT,
+    Fingerprint,
+    IdReading,
+    Statements,
+    is_same,
+)
 from connector.schema import TableName
 
 T = TableName("d", "t")
@@ -48,6 +54,25 @@ def test_a_statement_explains_only_what_was_seen_after_it() -> None:
     after_the_alter = judged("18", 150)
     assert not after_the_alter.differs(KNOWN)
     assert IdReading(1, 300, 310, {T: "19"}).judge(T, after_the_alter, statements(150)).differs(KNOWN)
+
+
+def test_in_mysql_tablespaces_decide_and_where_one_of_the_two_lacks_them_the_time_does() -> None:
+    assert is_same("100/7,8", "200/7,8")
+    assert not is_same("100/7,8", "100/7,9")
+    assert is_same("100/", "100/7")
+    assert is_same("100/7", "100/")
+    assert not is_same("100/", "200/7")
+    assert not is_same("100/", "200/")
+    assert not is_same("18", "19")
+
+
+def test_ids_that_name_the_same_table_differently_are_taken_over() -> None:
+    """As when the right to see tablespaces is granted."""
+    known = Fingerprint(epoch=1, at=100, ids="100/")
+    found = judged("100/7", known=known)
+    assert not found.differs(known)
+    assert found.ids == "100/7"
+    assert judged("100/8", known=found).differs(found)
 
 
 @pytest.mark.parametrize("ids", ["18", "19"])
