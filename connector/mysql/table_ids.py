@@ -29,6 +29,9 @@ from connector.schema import TableName
 
 PROCESS_DENIED = 1227
 
+_UNSEEN = (1044, 1109, 1142, 1146, PROCESS_DENIED)
+"""Missing rights, or a server without what is asked for."""
+
 _FEW_IDS = 4
 """Up to this many ids are listed; a table with more partitions gets a digest."""
 
@@ -162,13 +165,18 @@ def _tablespaces(connection: Connection[Any], tables: Collection[TableName]) -> 
     by_name = {"/".join(table): table for table in tables}
     namespaces = sorted({table.namespace for table in tables})
     ranges = (f"name >= {literal(f'{each}/')} AND name < {literal(f'{each}0')}" for each in namespaces)
-    found = _unless_denied(
-        connection,
+    statement = (
         "SELECT name, CAST(space AS CHAR) FROM information_schema.innodb_tablespaces_brief"
-        f" WHERE ({' OR '.join(ranges)}) AND name NOT LIKE '{_OF_INDEXES}' ORDER BY name",
+        f" WHERE ({' OR '.join(ranges)}) AND name NOT LIKE '{_OF_INDEXES}' ORDER BY name"
     )
+    try:
+        found = rows(connection, statement)
+    except pymysql.Error as error:
+        if code_of(error) in _UNSEEN:
+            return {}
+        raise
     ids: dict[TableName, list[str]] = {}
-    for name, space in found or ():
+    for name, space in found:
         if table := next(filter(None, map(by_name.get, _names_of_table(name))), None):
             ids.setdefault(table, []).append(space)
     return {table: _short(some) for table, some in ids.items()}
@@ -186,23 +194,16 @@ _PARTITION = re.compile("#[pP]#")
 
 def table_ids(connection: Connection[Any]) -> dict[TableName, str] | None:
     """Return the ids of each table and its partitions as text; None without the right to see them."""
-    found = _unless_denied(connection, _IDS)
-    if found is None:
-        return None
-    ids: dict[TableName, list[str]] = {}
-    for namespace, name, table_id in found:
-        ids.setdefault(TableName(namespace, name), []).append(str(table_id))
-    return {table: _short(some) for table, some in ids.items()}
-
-
-def _unless_denied(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]] | None:
-    """Return what a query finds; None without the right PROCESS."""
     try:
-        return rows(connection, statement)
+        found = rows(connection, _IDS)
     except pymysql.Error as error:
         if code_of(error) == PROCESS_DENIED:
             return None
         raise
+    ids: dict[TableName, list[str]] = {}
+    for namespace, name, table_id in found:
+        ids.setdefault(TableName(namespace, name), []).append(str(table_id))
+    return {table: _short(some) for table, some in ids.items()}
 
 
 def _short(ids: list[str]) -> str:
