@@ -61,7 +61,7 @@ from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
 from merge.spark.session_settings import MERGING, ONE_TASK, PLANNED_ONCE, UNMARKED, applied_settings
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
-from merge.table import Merged, TableJob, beginning_of, idle_frontier
+from merge.table import Merged, TableJob, beginning_of, beginning_of_another, idle_frontier
 from merge.views.merging import ViewsOfMerge
 
 if TYPE_CHECKING:
@@ -335,11 +335,9 @@ class MergeRun:
         with applied_settings(self.spark, PLANNED_ONCE):
             state = read_state(self.spark, target)
         if frontier.version is not None and (state is None or state.id != frontier.id):
-            log.warning(
-                "%s: its Delta table was dropped or replaced; rebuilding it from the landing zone",
-                target.table,
-            )
-            return self._merge_from(target, Frontier(0))
+            upto, id_ = self.manifest.number, None if state is None else state.id
+            at = beginning_of_another(self.spark, self.config, target, id_, upto)
+            return self._merge_from(target, at) if at.manifest < upto else self._report(target, at)
         if frontier.version is None and state is not None:
             begins = beginning_of(self.spark, self.config, self.landing, target, state.id, frontier)
             if begins.frontier is not None:

@@ -192,7 +192,7 @@ def _begin(
     """Find a table's Delta table as it is now."""
     check_rival(spark, target)
     state = read_state(spark, target)
-    if frontier.version is None and state is not None:
+    if state is not None and (frontier.version is None or frontier.id != state.id):
         recorded = recorded_frontiers(spark, config, target.table, state.id, frontier.manifest)
         frontier = recorded[0] if recorded else frontier
     frame = None if state is None else _continuing(spark, config, landing, target, state, frontier)

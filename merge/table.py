@@ -6,6 +6,7 @@ whether anyone else has changed the table since the merge's starting frontier.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ from merge.spark.session_settings import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 FEW_ROWS = 20_000
 """With up to this many events, on a small table, queries are interpreted."""
@@ -119,6 +122,22 @@ def beginning_of(
         return Beginning(found[0])
     last = read_commits(spark, target, config.source.name, Frontier(0)).last
     return Beginning(None, last, check_origin(landing, target, last))
+
+
+def beginning_of_another(
+    spark: SparkSession, config: Config, target: Target, id_: str | None, upto: int
+) -> Frontier:
+    """Return where merging begins if the Delta table is now `id_` (None: gone), not the one of its frontier.
+
+    Where it is recorded: then a late job has recorded the former one after it. Else from the beginning.
+    """
+    known = [] if id_ is None else recorded_frontiers(spark, config, target.table, id_, upto)
+    if known:
+        return known[0]
+    log.warning(
+        "%s: its Delta table was dropped or replaced; rebuilding it from the landing zone", target.table
+    )
+    return Frontier(0)
 
 
 def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Frontier | None:

@@ -8,7 +8,8 @@ Invariants:
   manifest that it has read or merged. Rows of the greatest manifests would not do: a slow job may append one
   of a manifest that others passed long ago. A driver whose clock is behind the last row's sets it forward.
 - A table that these rows don't name is new, or was not captured for a while. In that case older rows name it,
-  with the id of its Delta table.
+  with the id of its Delta table. So they do if a late job names a Delta table that was dropped meanwhile:
+  where rows differ in the id, the table is looked at.
 - Another table marks cuts that can no longer be read (`merge.lake.kept_versions`). When upkeep rewrites files
   of a table, it appends the newest cut again with the version that holds the same rows (`renew_cut`). Of
   several rows of a manifest, the newest exact one counts, or the newest if none is exact.
@@ -250,10 +251,12 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
     named = [frontiers_in(row) for row in rows]
     by_table: dict[TableName, Frontier] = {}
     for table, at in (entry for each in named for entry in each.items()):
-        if table not in by_table or at.overtakes(by_table[table]):
-            by_table[table] = at
+        known = by_table.get(table, at)
+        counts = at if table not in by_table or at.overtakes(known) else known
+        is_disputed = None not in (at.id, known.id) and at.id != known.id
+        by_table[table] = replace(counts, built=None) if is_disputed else counts  # so it is looked at
     newest = max(rows, key=lambda row: row["manifest"])
-    counts = max(range(len(rows)), key=lambda n: (rows[n]["manifest"], rows[n]["exact"]))  # as in `cuts`
+    best = max(range(len(rows)), key=lambda n: (rows[n]["manifest"], rows[n]["exact"]))  # as in `cuts`
     ahead = timedelta(microseconds=rows[0]["at"] - to_micros(_now()))
     return Frontiers(
         newest["manifest"],
@@ -264,7 +267,7 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
         by_table,
         max(ahead, timedelta()),
         frozenset(frozenset(t for t, at in each.items() if at.error is not None) for each in named),
-        any(by_table[table].is_rebuilt_after(at) for table, at in named[counts].items()),
+        any(by_table[table].is_rebuilt_after(at) for table, at in named[best].items()),
     )
 
 
@@ -290,13 +293,13 @@ def recorded_frontiers(
     if not upto:
         return []
     found = spark.sql(
-        f"SELECT at.version, max(at.manifest) AS manifest FROM"
+        f"SELECT at.version, max(at.manifest) AS manifest, max(at.missing) AS missing FROM"
         f" (SELECT tables[{text(str(table))}] AS at FROM {cuts_table(config)}"
         f" WHERE source = {text(config.source.name)})"
         f" WHERE at.id = {text(id_)} AND at.manifest <= {upto} AND at.version IS NOT NULL"
         " GROUP BY at.version ORDER BY at.version DESC"
     ).collect()
-    return [Frontier(row["manifest"], row["version"], id_) for row in found]
+    return [Frontier(row["manifest"], row["version"], id_, row["missing"]) for row in found]
 
 
 def append_cut(
@@ -334,7 +337,6 @@ def append_cut(
         "built_with": _map_sql("built_with", built),
     }
     insert = f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
-    # Whatever the steps of merges.
     compacts = sha256(str(manifest.number).encode()).digest()[0] % CUTS_COMPACTED == 0
     with applied_settings(spark, ONE_TASK if compacts else {**ONE_TASK, **UNCOMPACTED}):
         _insert(spark, config, insert)

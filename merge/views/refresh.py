@@ -71,6 +71,7 @@ from merge.lake.target import (
     VECTORS_PROPERTY,
     Target,
     TargetState,
+    built_otherwise,
     check_owner,
     properties_sql,
     read_state,
@@ -332,12 +333,17 @@ class Refresh:
         return read_commits(self.spark, self.target, self._source, known)
 
     def _state_of(self, each: Input) -> TargetState:
-        """Return an input's current state. `TableError` if it lost the version that the cut will name."""
+        """Return an input's current state. `TableError` if it lost the version that the cut will name.
+
+        Also if it was rebuilt with other columns, masks or rows since this job looked at it.
+        """
         state = read_state(self.spark, each.target)
         if state is None or state.id != each.frontier.id:
             reason = "was dropped or replaced"
         elif not version_is_unchanged(self.spark, each.target, self._source, each.frontier):
             reason = f"lost its version {each.version} (restored from an older copy, or history cleaned up)"
+        elif state.built_with != each.target.columns:
+            raise built_otherwise(state, each.target)
         else:
             return state
         hint = "the next merge that has changes of that table rebuilds it"

@@ -14,6 +14,7 @@ from connector.landing.format import manifest_path
 from merge import as_of, cuts, live, merge_once, rebuild
 from merge.job import MergeRun
 from merge.lake.control_table import COLUMNS, create_cuts, cuts_table
+from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import config_of
 from tests.support.landing.zone import ORDERS, Zone, insert
 from tests.support.spark.spark_sessions import another_session
@@ -66,8 +67,15 @@ def test_an_idle_table_whose_condition_is_taken_out_is_refused_until_it_is_rebui
 def test_a_cut_of_a_merge_with_the_former_masks_that_was_under_way_during_a_rebuild_does_not_count(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifests: int
 ) -> None:
-    """It names the version from before, of the same manifest as the rebuild's or of later ones."""
-    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
+    """It names the version from before, of the same manifest as the rebuild's or of later ones.
+
+    Nor does it refresh views from that version.
+    """
+    zone = Zone(spark, tmp_path)
+    zone.config, masked = (
+        with_views(with_orders(tmp_path, **settings), seen="SELECT id, b FROM orders")
+        for settings in ({}, {"mask": {"b": "null"}})
+    )
     zone.log(10, insert(5, 1))
     assert zone.merge().exact
     zone.log(20)
@@ -84,7 +92,9 @@ def test_a_cut_of_a_merge_with_the_former_masks_that_was_under_way_during_a_rebu
         return record_cut(run, *given)
 
     monkeypatch.setattr(MergeRun, "record_cut", late)
-    zone.merge()
+    (view,) = zone.merge().views
+    assert "was built with" in (view.error or "")
+    assert zone.rows("id, b", "views/seen") == [(1, None)]
     assert cuts(spark, masked).first()["tables"][T]["version"] == 1
     with pytest.raises(ConfigurationError, match="than the configuration says"):
         as_of(spark, masked)

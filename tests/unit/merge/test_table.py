@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from connector.errors import TableError
+from connector.schema import TableName
 from merge import table
 from merge.apply import LARGE_BYTES, planning_of
 from merge.key_pruning import FEW_KEYS
 from merge.keys import TargetLayout
 from merge.lake.commits import Commits, Mark
-from merge.lake.control_table import Frontier
-from merge.lake.target import VECTORS_PROPERTY, TargetState
+from merge.lake.control_table import AS_LANDED, Built, Frontier
+from merge.lake.target import (
+    COLUMNS_PROPERTY,
+    COLUMNS_SINCE_PROPERTY,
+    GENERATION_PROPERTY,
+    VECTORS_PROPERTY,
+    Target,
+    TargetState,
+)
 from merge.spark.session_settings import ANY_VERSION, COMPILED, LISTED_KEYS, ONE_TASK, REWRITTEN
-from merge.table import FEW_ROWS, LITTLE_BYTES, SMALL_BYTES, TINY_BYTES, TableJob, settings_for
+from merge.table import (
+    FEW_ROWS,
+    LITTLE_BYTES,
+    SMALL_BYTES,
+    TINY_BYTES,
+    TableJob,
+    beginning_of_another,
+    idle_frontier,
+    settings_for,
+)
 
 
 def state_of(size: int) -> TargetState:
@@ -55,6 +74,40 @@ def test_few_rows_with_large_values_are_not_merged_in_one_task() -> None:
     found = settings_for(1, LITTLE_BYTES + 1, state_of(TINY_BYTES))
     assert REWRITTEN.items() <= found.items()
     assert not (COMPILED | ONE_TASK).keys() & found.keys()
+
+
+def test_an_idle_table_is_looked_at_unless_it_is_known_to_be_built_as_it_landed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, masked = (Target(TableName("public", "orders"), "orders", columns=its) for its in (None, "{}"))
+    rebuilt = {COLUMNS_PROPERTY: "{}", COLUMNS_SINCE_PROPERTY: "8", GENERATION_PROPERTY: "1"}
+    known = Built(masked.built_with, 1)
+
+    def looked(target: Target, frontier: Frontier, properties: dict[str, str] | None) -> Any:
+        state = None if properties is None else TargetState("id", {}, properties, 1, 1)
+        monkeypatch.setattr(table, "read_state", lambda *_: state)
+        spark: Any = None
+        found = idle_frontier(spark, target, frontier)
+        return found and found.built
+
+    assert looked(plain, Frontier(9, 7, "id", built=AS_LANDED), rebuilt) == AS_LANDED
+    assert looked(plain, Frontier(9, 7, "id"), {}) == AS_LANDED
+    assert looked(masked, Frontier(9, 8, "id", built=known), rebuilt) == known
+    assert looked(masked, Frontier(9, 7, "id", built=AS_LANDED), rebuilt) is None, "rebuilt since"
+    assert looked(plain, Frontier(9, 8, "id", built=known), {}) is None, "restored since"
+    assert looked(plain, Frontier(9, 8, "other"), {}) is None
+    for target, at, properties in ((plain, None, rebuilt), (plain, known, rebuilt), (masked, AS_LANDED, {})):
+        with pytest.raises(TableError, match="was built with"):
+            looked(target, Frontier(9, 8, "id", built=at), properties)
+
+
+def test_merging_another_delta_table_begins_where_that_one_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded, anything = Frontier(8, 3, "new", 0), Mock()
+    monkeypatch.setattr(table, "recorded_frontiers", lambda *asked: [recorded] if asked[3] == "new" else [])
+    begins = [beginning_of_another(anything, anything, anything, id_, 9) for id_ in ("new", "newer", None)]
+    assert begins == [recorded, Frontier(0), Frontier(0)]
 
 
 def test_rows_that_wait_for_a_column_are_counted_in_a_version_of_any_age() -> None:

@@ -16,6 +16,7 @@ from connector.schema import TableName
 from merge.lake.commits import Mark
 from merge.lake.control_table import Frontier
 from merge.lake.retry import OvertakenError
+from merge.lake.target import COLUMNS_PROPERTY, Target, TargetState
 from merge.views import refresh as module
 from merge.views.dependencies import PlannedView
 from merge.views.inputs import Input
@@ -90,6 +91,20 @@ def test_a_refresh_does_not_take_that_of_another_query_or_other_versions_for_its
     for other in ({"query": "0123456789abcdef"}, {"inputs": {"shop.orders": ["t", 4]}}):
         with pytest.raises(OvertakenError, match="by another job"):
             committed(**{**same, **other})
+
+
+def test_a_view_is_not_refreshed_from_before_a_rebuild_with_other_masks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The merge had looked at the table before that, and is as of a later manifest."""
+    target = Target(TableName("shop", "orders"), "orders")
+    states = [TargetState("t", {}, properties, 1, 1) for properties in ({COLUMNS_PROPERTY: "{}"}, {})]
+    monkeypatch.setattr(module, "version_is_unchanged", lambda *_: True)
+    monkeypatch.setattr(module, "read_state", lambda *_: states.pop(0))
+    refresh = of_history(monkeypatch, Frontier(10, 7, "v"))
+    with pytest.raises(TableError, match="was built with"):
+        refresh._state_of(Input(target, Frontier(12, 5, "t")))
+    assert refresh._state_of(Input(target, Frontier(12, 5, "t"))).id == "t"
 
 
 def test_a_view_that_a_merge_has_brought_further_stays_in_the_cut_that_is_recorded_again(
