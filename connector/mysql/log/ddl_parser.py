@@ -248,7 +248,8 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     )
     left = words[index:]
     if table is None or "TABLE" in left:  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE
-        return _mentioned_tables(tokens[1:], database, "unlogged", "ALTER TABLE")
+        unchecked = any(both == ("WITHOUT", "VALIDATION") for both in pairwise(left))
+        return _mentioned_tables(tokens[1:], database, "unlogged", _UNCHECKED if unchecked else "ALTER TABLE")
     effects = []
     if reason := _rewrite_reason(words[1:3], tokens[index:], left):
         effects.append(Effect("unlogged", *table, reason))
@@ -261,6 +262,11 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     effects.append(Effect("columns", *table, "ALTER TABLE", *names))
     return effects + _renamed_table(tokens, index, table, database)
 
+
+_UNCHECKED = (
+    "ALTER TABLE ... WITHOUT VALIDATION, after which a dump may lack rows that are in a partition that is not"
+    " theirs (CHECK TABLE finds them)"
+)
 
 _OF_KEYS = (["DISABLE", "KEYS"], ["ENABLE", "KEYS"])
 """Clauses of an ALTER that never copies, which mysqldump writes for each table."""

@@ -263,6 +263,20 @@ def test_a_statement_whose_table_can_not_be_parsed_has_an_effect_on_all_it_menti
     assert {("unlogged", "d", "t"), ("statement", "d", "t")} & reported(statement)
 
 
+@pytest.mark.parametrize(
+    ("clauses", "warns"),
+    [
+        ("EXCHANGE PARTITION p WITH TABLE t WITHOUT VALIDATION", True),
+        ("CONVERT TABLE t TO PARTITION p VALUES LESS THAN (9) WITHOUT VALIDATION", True),
+        ("EXCHANGE PARTITION p WITH TABLE t WITH VALIDATION", False),
+        ("EXCHANGE PARTITION p WITH TABLE t", False),
+    ],
+)
+def test_rows_that_may_be_in_a_partition_that_is_not_theirs_are_warned_of(clauses: str, warns: bool) -> None:
+    found = {e.name: e.reason for e in statement_effects(f"ALTER TABLE u {clauses}", "d")}
+    assert [("CHECK TABLE" in found[name]) for name in ("u", "t")] == [warns, warns]
+
+
 def test_a_dropped_database_means_all_its_tables() -> None:
     assert reported("DROP DATABASE IF EXISTS `x y`") == {("unlogged", "x y", None)}
     assert reported("DROP SCHEMA tables") == {("unlogged", "tables", None)}
