@@ -302,9 +302,9 @@ class MergeRun:
         def merge() -> TableReport:
             frontier = next(known, None) or self._read_frontier(target)
             if frontier.manifest >= self.manifest.number:
-                differs = frontier.differs_from(target.built_with)
-                built = idle_frontier(self.spark, target, frontier) if differs else None
-                return self._report(target, built or frontier)
+                doubted = frontier.differs_from(target.built_with) or frontier.error is not None
+                built = idle_frontier(self.spark, target, frontier) if doubted else None
+                return self._report(target, built or frontier, error=None if built else frontier.error)
             if (shape := self.shapes.get(target.table)) is not None:
                 show = partial(self._show, target, "merging")
                 job = JOBS[shape.kind](

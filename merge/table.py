@@ -146,7 +146,8 @@ def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Fr
     Refuse a Delta table that was not built with the configured columns, masks and rows. One that is
     configured without any, and whose version was built without any, is not looked at.
     """
-    if target.columns is None and frontier.built is not None and not frontier.differs_from(target.built_with):
+    as_landed = frontier.built is not None and not frontier.differs_from(target.built_with)
+    if target.columns is None and as_landed and frontier.error is None:
         return frontier
     state = read_state(spark, target)
     if state is None:

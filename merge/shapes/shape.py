@@ -88,7 +88,7 @@ def chosen_tables(
     shapes: Mapping[TableName, Shape],
     targets: Mapping[TableName, Target],
 ) -> list[TableName]:
-    """Return the tables to merge, and their shapes: those not yet at the manifest, or built otherwise."""
+    """Return the tables to merge, and their shapes: not yet at the manifest, failed, or built otherwise."""
     named = None if tables is None else {table_name(text) for text in tables}
     landed = [table for table in manifest.tables if has_landed(manifest, table)]
     if unknown := sorted((named or set()) - set(landed)):
@@ -100,7 +100,7 @@ def chosen_tables(
     return [
         table
         for table, at in known.items()
-        if at.manifest < manifest.number or at.differs_from(targets[table].built_with)
+        if at.manifest < manifest.number or at.error or at.differs_from(targets[table].built_with)
     ]
 
 
