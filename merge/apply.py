@@ -75,9 +75,12 @@ SINCE = "(source._cdc.since.epoch, source._cdc.since.lsn, source._cdc.since.seq)
 # `target` still has what `source` does not carry: the row was not recreated since (nor, KEEPS, deleted).
 CONTINUES = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')})"
 KEEPS = f"{CONTINUES} AND target._cdc.op <> 'delete'"
-# Of a row that was deleted before, and is not known to have lived since.
-STILL_DELETED = f"""CASE WHEN {DELETED} AND target._cdc.op = 'delete' AND {CONTINUES}
-    THEN coalesce(target._cdc.{DELETED_AT}, source._cdc.{DELETED_AT}) ELSE source._cdc.{DELETED_AT} END"""
+LIVED = "(source._cdc.lived.epoch, source._cdc.lived.lsn, source._cdc.lived.seq)"
+# Of a row that was deleted before, maybe before the table had the field, and is not known to live since.
+STILL_DELETED = f"""CASE WHEN {DELETED} AND target._cdc.op = 'delete'
+        AND (source._cdc.lived IS NULL OR {LIVED} <= {position("target")})
+    THEN coalesce(target._cdc.{DELETED_AT}, target._cdc.committed_at, source._cdc.{DELETED_AT})
+    ELSE source._cdc.{DELETED_AT} END"""
 KEEPS_SOFT = f"{CONTINUES} AND ({DELETED} OR target._cdc.op <> 'delete')"
 
 

@@ -378,14 +378,15 @@ def at_literal(position: Position) -> Column:
     return F.struct(*map(F.lit, position)).cast(SINCE_TYPE)
 
 
-def with_deleted_at(changes: DataFrame, found: datetime) -> DataFrame:
-    """Give each softly deleted row of reconciled changes a time: `found` where no event says when it was.
+def with_deleted_at(rows: DataFrame, found: datetime) -> DataFrame:
+    """Give each softly deleted row a time: `found` where no event says when it was.
 
-    `found`: when the manifest was committed up to which the changes go.
+    `rows`: reconciled changes, or those of a table, which may have been deleted before it had the field.
+    `found`: when the manifest was committed up to which the merge goes.
     """
     cdc = F.col(CDC)
-    time = F.when(cdc["op"] == DELETE, F.coalesce(cdc[DELETED_AT], F.expr(timestamp(found))))
-    return changes.withColumn(CDC, cdc.withField(DELETED_AT, time))
+    time = F.coalesce(cdc[DELETED_AT], cdc["committed_at"], F.expr(timestamp(found)))
+    return rows.withColumn(CDC, cdc.withField(DELETED_AT, F.when(cdc["op"] == DELETE, time)))
 
 
 def _deletes(

@@ -27,7 +27,8 @@ update that carries no column, and for a deleted key it is no boundary, nor is `
     (1, 20, 0) delete
 
 A softly deleted key also has `_cdc.deleted_at`: the commit time of its last delete that says one, unless the
-key was created again since. A dump that finds the key gone later has the greater position, but no such time.
+key has events since then that are no deletes. A dump that finds the key gone says no time, nor that the row
+was there until then. All other events say that; `lived` is the position of the last of them.
 
 Ties: two events of one key at one position are the same event, landed twice; either is taken.
 """
@@ -55,7 +56,7 @@ TARGET_FIELDS: dict[str, str] = {
     "raw": "map<string,string>",
     "missing": "array<string>",
 }
-"""The fields of `_cdc` in a Delta table. A reconciled row also has `since`."""
+"""The fields of `_cdc` in a Delta table. A reconciled row also has `since`, and if `soft`, `lived`."""
 
 DELETED_AT = "deleted_at"
 """One more field of `_cdc`, the last one, where deletes are soft; null in rows that are not deleted."""
@@ -83,7 +84,7 @@ def reconcile(
 ) -> DataFrame:
     """Return one row per key: key, other `columns`, and `_cdc` with `TARGET_FIELDS` and `since`.
 
-    If `soft`, `_cdc` also has `DELETED_AT`, null if the commit time of the delete is not known.
+    If `soft`, `_cdc` also has `lived`, and `DELETED_AT`, null if the commit time of the delete is not known.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
     if none does, the latest event is taken as it is. `groups`: columns that every event carries all or none
@@ -115,8 +116,9 @@ def only_events(
 ) -> DataFrame:
     """Return dumped rows as `reconcile` would, without grouping: each is the only event of its key."""
     cdc = F.col(CDC)
-    never = F.lit(None).cast("timestamp") if soft else None
-    resolved = _target_cdc(cdc, cdc["raw"], F.lit(None).cast(MISSING_TYPE), position_of(cdc), never)
+    never = F.lit(None).cast("timestamp")
+    lived = [position_of(cdc).alias("lived"), never.alias(DELETED_AT)] if soft else []
+    resolved = _target_cdc(cdc, cdc["raw"], F.lit(None).cast(MISSING_TYPE), position_of(cdc), lived)
     return events.select(*[F.col(quoted(name)) for name in [*key, *columns]], resolved.alias(CDC))
 
 
@@ -192,14 +194,15 @@ def _by_group(
         event = F.struct(at.alias("at"), *wanted)
         return F.max_by(F.when(carried, event), F.when(carried, at))
 
-    timed = F.when((cdc["op"] == DELETE) & cdc["committed_at"].isNotNull(), at)
-    gone = [F.max_by(F.struct(at.alias("at"), cdc["committed_at"]), timed).alias("gone")] if soft else []
+    told = F.when((cdc["op"] != DELETE) | cdc["committed_at"].isNotNull(), at)
+    state = F.struct(at.alias("at"), cdc["op"], cdc["committed_at"])
+    lived = [F.max_by(state, told).alias("lived")] if soft else []
     folded = _grouped(events, key, raw_keys).agg(
         F.struct(
             F.max_by(cdc, at).alias("last"),
             F.max(F.when(boundary, at)).alias("boundary"),
             F.max(F.when(boundary & (cdc["op"] != DELETE), at)).alias("created"),
-            *gone,
+            *lived,
             *[latest(n).alias(f"g{n}") for n in range(len(groups))],
         ).alias(CDC)
     )
@@ -238,14 +241,15 @@ def _resolved(
     raw = _unless_empty(F.map_from_entries(F.concat(*raws)))
     if not soft:
         raw, lacking = F.when(deleted, raw_of_key(raw_keys)).otherwise(raw), F.when(~deleted, lacking)
-    deleted_at = None
+    lived = []
     if soft:
-        gone = F.when(is_current(fold["gone"]["at"], fold["created"]), fold["gone"]["committed_at"])
-        deleted_at = F.when(deleted, gone)
+        last = fold["lived"]
+        time = F.when(deleted & (last["op"] == DELETE), last["committed_at"])
+        lived = [last["at"].alias("lived"), time.alias(DELETED_AT)]
     return folded.select(
         *[F.col(quoted(c)) for c in key],
         *[values[name].alias(name) for name in columns],
-        _target_cdc(fold["last"], raw, lacking.cast(MISSING_TYPE), since, deleted_at).alias(CDC),
+        _target_cdc(fold["last"], raw, lacking.cast(MISSING_TYPE), since, lived).alias(CDC),
     )
 
 
@@ -254,7 +258,7 @@ def _unless_empty(collection: Column) -> Column:
 
 
 def _target_cdc(
-    last: Column, raw: Column, missing: Column, since: Column, deleted_at: Column | None = None
+    last: Column, raw: Column, missing: Column, since: Column, lived: Sequence[Column] = ()
 ) -> Column:
     taken = ("op", "epoch", "lsn", "seq", "committed_at")
     return F.struct(
@@ -262,7 +266,7 @@ def _target_cdc(
         raw.alias("raw"),
         missing.alias("missing"),
         since.alias("since"),
-        *([] if deleted_at is None else [deleted_at.alias(DELETED_AT)]),
+        *lived,
     )
 
 

@@ -305,7 +305,8 @@ class TableJob:
         Otherwise they are merged, even into an empty table: another job may have rebuilt it meanwhile.
         """
         touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
-        frame = None if base is None else base.rows(self.spark, self.layout)
+        now = self.landing.get(self.plan.upto).committed_at
+        frame = None if base is None else with_deleted_at(base.rows(self.spark, self.layout), now)
         if not replaces_all and (self.plan.partial or touches_any_row):  # else its rows decide nothing
             frame = self.target.frame(self.spark)
         first = replaces_all and frame is None
@@ -314,7 +315,7 @@ class TableJob:
         missing = IncompleteRows(self.plan.rows if self.plan.partial else 0)
         source = self._changes(frame, groups, soft=soft, first=first)
         if soft:
-            source = with_deleted_at(source, self.landing.get(self.plan.upto).committed_at)
+            source = with_deleted_at(source, now)
         if self.plan.partial and self.asks:
             # Their values are not read for that: of hundreds of columns, that would cost as much as merging.
             lacking = source if frame is None else self._changes(frame, groups, soft=soft, values=())

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from merge import apply, change_set, key_pruning, merge_once
+from merge import apply, change_set, key_pruning, merge_once, table
 from tests.support.landing.landed import AT, Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 from tests.support.spark.spark_sessions import another_session
@@ -120,6 +121,46 @@ def test_a_softly_deleted_row_says_when_until_it_is_created_anew(
     assert zone.live() == [(7, 7, "x")]
     built_anew(zone, others=[(7, 7, "x")])
     assert dict(zone.rows("id, _cdc.deleted_at")) == {**times, 9: None}
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_softly_deleted_row_that_came_again_in_a_gap_says_when_it_was_deleted_since(
+    spark: SparkSession, tmp_path: Path, once: bool
+) -> None:
+    """By a delete (1), after an update (2), by a truncate after an update (3); 4 stayed gone."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(20, *[insert(5, key) for key in (1, 2, 3, 4)])
+    zone.log(30, *[delete(25, key, committed_at=at(25)) for key in (1, 2, 3, 4)])
+    if not once:
+        zone.merge()
+    since = [update_of_a(3, key, 7, epoch=2) for key in (2, 3)]
+    since += [delete(4, key, epoch=2, committed_at=at(104)) for key in (1, 2)]
+    since.append(Event("truncate", 6, 0, {}, epoch=2, committed_at=at(106)))
+    zone.log(20, *since, insert(7, 5, epoch=2), epoch=2)
+    zone.chunk(30, Chunk(22, 23, [], absent=[{"id": 4}], dump=3, epoch=2), epoch=2)
+    zone.merge()
+    assert [time for _, time in zone.rows("id, _cdc.deleted_at")] == [*map(at, (104, 104, 106, 25)), None]
+
+
+def test_rows_that_were_deleted_before_a_table_had_the_field_get_a_time_when_it_is_built_anew(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, *[insert(5, key) for key in (1, 2, 3, 4)])
+    with monkeypatch.context() as former:
+        timeless = F.col("_cdc").withField("deleted_at", F.lit(None).cast("timestamp"))
+        former.setattr(table, "with_deleted_at", lambda rows, _: rows.withColumn("_cdc", timeless))
+        zone.merge()
+        zone.log(20, *[delete(15, key, committed_at=at(15)) for key in (1, 2)])
+        zone.chunk(30, Chunk(22, 23, [], absent=[{"id": 4}], dump=3))
+        zone.merge()
+    assert dict(zone.rows("id, _cdc.deleted_at")) == {1: None, 2: None, 3: None, 4: None}
+    zone.chunk(40, Chunk(32, 33, [], absent=[{"id": 2}], dump=4))
+    zone.merge()
+    assert dict(zone.rows("id, _cdc.deleted_at")) == {1: None, 2: at(15), 3: None, 4: None}
+    built_anew(zone)
+    times = {1: at(15), 2: at(15), 3: None, 4: zone.landed.manifests[-1].committed_at, 9: None}
+    assert dict(zone.rows("id, _cdc.deleted_at")) == times
 
 
 def at(seconds: int) -> datetime:
