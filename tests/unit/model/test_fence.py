@@ -243,6 +243,10 @@ class Fence:
         then = self._asks(new)
         if isinstance(then, Asks) and then.call[0] in ("folders", "list", "read"):
             yield from self._answered(label, world, new, perform(world.objects, then.call)[1])
+        elif isinstance(then, Asks) and then.call == ("wait",) and _is_unchanged(new):
+            found = perform(world.objects, ("read_versioned", LEASE))[1]
+            waited = replace(new, answers=(*new.answers, "expired"))
+            yield from self._answered(label, world, waited, found)
         elif isinstance(then, Asks) and then.call == ("wait",):  # all it knows is the lease as last read
             seen = next(known for known in reversed(new.answers) if isinstance(known, tuple))
             yield label, lambda place: _placed(world, place, replace(agent, answers=(seen,)))
@@ -294,6 +298,11 @@ def _placed(world: World, place: int, agent: Agent) -> World:
 
 def _labeled(label: str, agent: Agent, then: Ended) -> str:
     return f"{label}; {type(then.error).__name__ if then.error else agent.phase + ' next'}"
+
+
+def _is_unchanged(agent: Agent) -> bool:
+    """Return whether the lease is as it was before this wait, of which only a part counts: it goes on."""
+    return "expired" in agent.answers[-2:-1] and agent.answers[-3] == agent.answers[-1]
 
 
 def _short(answer: Any) -> str:
