@@ -68,7 +68,7 @@ def _start_of(pid: int) -> str | None:
 def _fields_of(pid: int) -> list[str] | None:
     """Return the fields of /proc/<pid>/stat from the state on."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
 

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import boto3
 import botocore.session
 from botocore.config import Config as ClientConfig
 from botocore.credentials import Credentials, ReadOnlyCredentials, RefreshableCredentials
+from botocore.exceptions import CredentialRetrievalError
 
 HOLD_SECONDS = 60
 """Credentials that hold for less count as expired: a request takes time, and clocks differ."""
@@ -30,9 +32,14 @@ ANSWER_SECONDS = 5.0
 """How long a service that gives credentials may take to answer; it is asked four times."""
 
 
-def new_session() -> boto3.session.Session:
-    """Return a session for one thread to open clients with, which share its credentials."""
+def new_session(region: str | None = None) -> boto3.session.Session:
+    """Return a session for one thread to open clients with, which share its credentials.
+
+    `region`: if not the default one; a role is asked for there, too.
+    """
     session = botocore.session.Session()
+    if region is not None:  # before its chain of providers is built, which keeps it
+        session.set_config_variable("region", region)
     session.set_default_client_config(
         ClientConfig(
             connect_timeout=ANSWER_SECONDS,
@@ -56,31 +63,55 @@ class _Chain:
 
 
 class RenewedAhead(Credentials):
-    """Temporary credentials, which a thread renews as soon as botocore would; safe for threads."""
+    """Temporary credentials, which a thread renews as soon as botocore would; safe for threads.
+
+    Those held are kept with their own expiry: a renewal may bring some that have expired already.
+    """
 
     def __init__(self, renewable: RefreshableCredentials) -> None:
-        self._renewable = renewable
-        self._held: ReadOnlyCredentials | None = None
-        self._renewing = threading.Lock()
+        self._renewable: Any = renewable  # its types leave out the expiry
+        self._held: tuple[ReadOnlyCredentials, datetime] | None = None
+        self._asking, self._renewing = threading.Lock(), threading.Lock()
         self.method = renewable.method
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return credentials that hold, for one request; blocks only if there are none yet."""
-        held = self._held
-        if held is None or self._renewable.refresh_needed(HOLD_SECONDS):
-            held = self._held = self._renewable.get_frozen_credentials()
-        elif self._renewable.refresh_needed() and self._renewing.acquire(blocking=False):
-            threading.Thread(target=self._renew, name="credentials", daemon=True).start()
+        """Return credentials that hold, for one request; blocks only if there are none."""
+        held = self._holding()
+        if held is None:
+            return self._ask()
+        if self._renewable.refresh_needed() and self._renewing.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._renew, name="credentials", daemon=True).start()
+            except RuntimeError:  # no thread is to be had now; those that we have still hold
+                self._renewing.release()
         return held
 
     def get_deferred_property(self, property_name: str) -> Callable[[], str | None]:
         """Return a function that returns a property as it is then."""
         return lambda: getattr(self.get_frozen_credentials(), property_name, None)
 
+    def _holding(self) -> ReadOnlyCredentials | None:
+        if self._held is None:
+            return None
+        left = self._held[1] - datetime.now(timezone.utc)
+        return self._held[0] if left > timedelta(seconds=HOLD_SECONDS) else None
+
+    def _ask(self, *, ahead: bool = False) -> ReadOnlyCredentials:
+        """Ask botocore; one thread at a time, so that credentials and expiry are of one answer."""
+        with self._asking:
+            if not ahead and (held := self._holding()) is not None:
+                return held
+            try:
+                found: ReadOnlyCredentials = self._renewable.get_frozen_credentials()
+            except RuntimeError as error:  # what it raises for new ones that have expired
+                raise CredentialRetrievalError(provider=self.method, error_msg=str(error)) from error
+            self._held = found, self._renewable._expiry_time
+            return found
+
     def _renew(self) -> None:
         try:
             with suppress(Exception):  # botocore has logged it, and those that we have still hold
-                self._held = self._renewable.get_frozen_credentials()
+                self._ask(ahead=True)
             if self._renewable.refresh_needed():
                 time.sleep(RENEW_AGAIN_SECONDS)
         finally:

@@ -111,7 +111,7 @@ class S3Store:
             raise ValueError(f"{config.url} is not on S3")
         bucket, prefix = config.bucket
         with _errors(config.url):
-            session = new_session()
+            session = new_session(config.region)
             clients = [
                 session.client(
                     "s3",

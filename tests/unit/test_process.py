@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from connector import process
 from connector.process import ProcessIdentity, _start_of
 from tests.support.waiting import wait_until
 
@@ -29,3 +33,13 @@ def test_a_process_that_is_dead_but_not_reaped_is_gone() -> None:
         assert not identity.lives
     finally:
         child.wait()
+
+
+def test_a_name_that_is_cut_amid_a_character_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Linux keeps 15 bytes of it."""
+    stat = tmp_path / "stat"
+    stat.write_bytes(b"7 (loesch-dienst-\xc3) S " + b" ".join(b"%d" % n for n in range(30)))
+    monkeypatch.setattr(process, "Path", lambda _: stat)
+    assert process._start_of(7) == "18"
