@@ -12,7 +12,9 @@ has been read past the second: a new id is unlogged if no statement that may hav
 
 Invariant: `at` is before the reading, and whatever was logged before `at` had finished with the table by
 then. MariaDB changes ids before it logs the statement, so a crash in between leaves an empty table and a log
-without the statement. MySQL logs first, and the commit may wait for a replica before its id shows.
+without the statement. MySQL logs first, and the commit may wait for a replica before its id shows; but
+OPTIMIZE it logs only after it has recreated, unlocked and analyzed the table, so a reading
+in between takes that for unlogged: a dump too many.
 
 An inconclusive reading decides nothing, and the next one decides: if a statement is between its own two
 positions, or the statements kept by then no longer show whether there was one.

@@ -29,7 +29,7 @@ from connector.schema import TableName
 
 PROCESS_DENIED = 1227
 
-_UNSEEN = (1044, 1109, 1142, 1146, PROCESS_DENIED)
+_UNSEEN = (1044, 1109, 1142, 1143, 1146, 1356, PROCESS_DENIED)
 """Missing rights, or a server without what is asked for."""
 
 _FEW_IDS = 4
