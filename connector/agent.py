@@ -407,7 +407,7 @@ def _record_log_off(config: Config, store: Store, lease_store: Store, source: So
     except FencedError as error:
         log.warning("%s, and %s", reason, error)
         return
-    manifest_history = ManifestHistory(store, lease.term)
+    manifest_history = ManifestHistory(store, lease.term, closes_fence=lease.unfenced)
     try:
         manifest_history.load(lambda landed: landed.source)
         manifest_history.note_log_off(source.identity, reason)

@@ -34,7 +34,8 @@ class ManifestHistory:
 
     `closes_fence`: the agent of an earlier term may still be alive, paused or cut off, or what it sent may
     still be under way. At any later time it could commit one more manifest, on which this agent would fail.
-    So `load` first commits one that changes nothing: it takes the number that the other agent would use.
+    So `load` first commits one that changes nothing: it takes the number that the other agent would use. In a
+    new landing zone `begin` does that, and whoever finds it taken loads it.
 
     An agent never commits after a manifest of a greater term than its own, even if it was overtaken before it
     had read any. `ended_by`: set by another thread to the error that ends the agent: nothing is committed
@@ -96,8 +97,16 @@ class ManifestHistory:
             raise _overtaken(later, self._term)
 
     def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
-        """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on."""
-        return self._write(Manifest(**self._header_of_next(), source=identity, **state))
+        """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on.
+
+        `TransientError` if that of a former agent has taken effect since `load`, which is to be called again.
+        """
+        try:
+            return self._write(Manifest(**self._header_of_next(), source=identity, **state))
+        except FencedError as error:
+            if not self.closes_fence:
+                raise
+            raise TransientError(f"{error}; looking whether that is a former one") from error
 
     def commit(self, *, notices: Sequence[Notice] = (), **changes: Any) -> Manifest:
         """Commit the next manifest: the newest one with `changes`; durable on return.

@@ -24,7 +24,7 @@ from connector.errors import (
 )
 from connector.findings import check_patterns
 from connector.landing.format import LEASE
-from connector.landing.lease import read_lease
+from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest_store import newest_manifest
 from connector.silence import note_open
 from connector.source import Finding, TableListing
@@ -246,6 +246,29 @@ def test_who_ends_while_it_records_a_gap_leaves_the_fence_to_close(
     lease = read_lease(store)
     assert lease is not None
     assert (lease.released, lease.unfenced) == (True, True)
+
+
+def test_a_former_agents_commit_that_takes_effect_late_keeps_no_gap_from_being_recorded(
+    source: CheckedSource, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config_of())
+    Lease.acquire(store, 15).release(unreachable=True)
+    former, true_create = ManifestHistory(store, 1), store.create
+    former.load(lambda landed: landed.source)
+
+    def create(path: str, data: bytes) -> bool:
+        if path.startswith("manifest/"):
+            monkeypatch.setattr(store, "create", true_create)
+            former.commit()
+        return true_create(path, data)
+
+    source.fail("ensure_logging", error=LogOffError())
+    monkeypatch.setattr(store, "create", create)
+    with pytest.raises(PreconditionError):
+        agent.run(config_of())
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.pending_gap
 
 
 def test_a_server_that_logs_again_when_the_check_is_repeated_is_a_gap_too(

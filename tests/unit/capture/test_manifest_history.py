@@ -134,6 +134,16 @@ def test_a_former_agent_that_wakes_up_after_a_takeover_can_not_commit(store: Mem
     assert later.commit(position=300).number == 4
 
 
+def test_an_agent_that_was_overtaken_as_it_begins_a_landing_zone_can_not_commit(store: MemoryStore) -> None:
+    overtaken = ManifestHistory(store, 2, closes_fence=True)
+    assert overtaken.load(lambda _: SHOP) is None
+    begun(store, term=3)
+    with pytest.raises(TransientError):
+        overtaken.begin(SHOP, epoch=1, position=90)
+    with pytest.raises(FencedError, match=r"its term is 3, ours 2"):
+        overtaken.load(lambda _: SHOP)
+
+
 def test_a_former_agent_that_wakes_up_during_a_takeover_commits_once_at_most(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connector.capture.manifest_history import ManifestHistory
-from connector.errors import FencedError
+from connector.errors import FencedError, TransientError
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
@@ -59,6 +59,31 @@ def test_a_crash_between_slot_and_first_manifest_leaves_a_start_like_the_first(
     assert start.newest.epoch == 1
     assert all(c.xid > xid for c in start.newest.not_yet_visible)
     assert start.newest.not_yet_visible
+
+
+def test_a_first_manifest_of_an_agent_that_was_killed_takes_effect_late_and_stops_nobody(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, true_create = list[tuple[str, bytes]](), store.create
+
+    def send(path: str, data: bytes) -> bool:
+        late.append((path, data))
+        raise KeyboardInterrupt
+
+    def create(path: str, data: bytes) -> bool:
+        true_create(*late[0])
+        return true_create(path, data)
+
+    monkeypatch.setattr(store, "create", send)
+    with pytest.raises(KeyboardInterrupt):
+        Start(database, store).open()
+    monkeypatch.setattr(store, "create", create)
+    start = Start(database, store, history=ManifestHistory(store, 2, closes_fence=True))
+    with pytest.raises(TransientError, match="its term is 1, ours 2"):
+        start.open()
+    start.open()
+    assert [manifest.term for manifest in manifests_in(store)][:2] == [1, 2]
+    assert (start.newest.term, start.newest.epoch, start.newest.gaps) == (2, 1, [])
 
 
 def test_a_later_start_goes_on_with_the_state_of_the_newest_manifest(

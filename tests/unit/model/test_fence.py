@@ -39,6 +39,7 @@ REPLACED = "a lease is replaced only as it was read"
 CLOSED = "who takes over by time closes the fence"
 OPEN = "a fence is open until a manifest of the term is committed"
 OVERTAKEN = "who loads a manifest of a later term was overtaken"
+ONWARD = "who finds the first manifest taken by a former agent goes on from it"
 CONFIRMED = "nothing is confirmed before its manifest is committed"
 TAKEN = "of each term the number of the first manifest stays taken"
 
@@ -125,6 +126,7 @@ class Phases:
             return {"newest": _stored(found)}
         history = self._history_of(store, agent)
         newest = history.load(lambda manifest: manifest.source)
+        history.closes_fence &= self.without != ONWARD
         return {"newest": _stored(newest or history.begin(SHOP, epoch=1, position=10))}
 
     def commit(self, store: Any, agent: Agent) -> dict[str, Any]:
@@ -271,9 +273,15 @@ class Fence:
         new = _placed(world, place, agent if agent.phase != "ended" else Agent(agent.name, 0, phase="ended"))
         if agent.newest is not None and agent.phase != "release":
             new = replace(new, capturing=max(new.capturing, agent.term))
+        if isinstance(then.error, FencedError) and agent.term and self._newest_term(world) <= agent.term:
+            new = replace(new, wrong=f"{agent.name} is stopped by an agent whose term is not greater")
         if agent.phase != "ended" and sum(other.term == agent.term for other in new.agents) > 1:
             new = replace(new, wrong=f"two agents have term {agent.term}")
         return new
+
+    def _newest_term(self, world: World) -> int:
+        held = perform(world.objects, ("read_versioned", LEASE))[1]
+        return max(Holder.model_validate_json(held[0]).term, *(term for _, term, _ in world.commits), 0)
 
     def _cleaned(self, world: World) -> World:
         store = MemoryStore()
@@ -346,7 +354,7 @@ def test_no_agent_commits_after_it_was_overtaken_nor_confirms_what_no_manifest_c
     ("without", "world"),
     [
         (CREATED, TWO), (COMPARED, TWO), (REPLACED, THREE), (CLOSED, TWO), (OPEN, THREE), (OVERTAKEN, TWO),
-        (CONFIRMED, TWO), (TAKEN, TWO),
+        (ONWARD, TWO), (CONFIRMED, TWO), (TAKEN, TWO),
     ],
 )  # fmt: skip
 def test_a_rule_left_out_is_found_out(without: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
