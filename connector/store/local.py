@@ -3,13 +3,12 @@
 Invariants: a name appears only when its content is complete and on disk. Names that begin with a dot are
 unfinished files (or what a crash left of them), which no reader sees.
 
-Requires a file system with hard links and locks, and a folder that is not shared between hosts.
+Requires a file system with hard and symbolic links, and a folder that is not shared between hosts.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -21,15 +20,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from connector.errors import BugError, DeltatideError, PreconditionError, TransientError
-
-LOCK_SECONDS = 5.0
-"""The longest wait for another process's lock, which is held for a rename: longer if it is paused in it."""
+from connector.store.compare_and_swap import swap
 
 _STALE_SECONDS = 86_400  # an unfinished file not written to for a day belongs to a dead process
 
 _HINTS = {
     errno.EACCES: "allow the user who runs deltatide to read and write in this folder",
-    errno.EPERM: "the file system must let this user write and make hard links",
+    errno.EPERM: "the file system must let this user write and make hard and symbolic links",
     errno.EROFS: "the file system is mounted read-only",
     errno.ENOTDIR: "part of this path is a file",
     errno.EEXIST: "part of this path is a file",
@@ -38,8 +35,8 @@ _HINTS = {
     errno.ENXIO: "keep nothing but files and folders in the landing folder",
     errno.EXDEV: "keep the landing folder on one file system",
     errno.ENAMETOOLONG: "shorten the landing folder's path",
-    errno.ENOTSUP: "the file system lacks hard links or locks; use a local one, or S3",
-    errno.ENOSYS: "the file system lacks hard links or locks; use a local one, or S3",
+    errno.ENOTSUP: "the file system lacks hard or symbolic links; use a local one, or S3",
+    errno.ENOSYS: "the file system lacks hard or symbolic links; use a local one, or S3",
 }
 
 
@@ -109,18 +106,19 @@ class LocalStore:
         return None if data is None else (data, _version(data))
 
     def replace(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Overwrite exactly this version, under a lock that ends with the process.
+        """Overwrite exactly this version, whatever state a process is in that is about to do so, too.
 
-        What may take long is done outside the lock. A process that was paused in it would keep all others
-        from it: `TransientError` then.
+        For objects whose content is never the same again.
         """
         target = self._file(path)
+
+        def current() -> str | None:
+            found = self.read_versioned(path)
+            return found and found[1]
+
         with _errors(target), _temporary(target, data) as written:
-            with _locked(self._root):
-                current = self.read_versioned(path)
-                if (current and current[1]) != version:
-                    return None
-                os.replace(written, target)
+            if not swap(written, target, version, current, self._root):
+                return None
             _sync_folder(target.parent)
         return _version(data)
 
@@ -259,24 +257,6 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
         yield written
     finally:
         written.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    deadline = time.monotonic() + LOCK_SECONDS
-    with (root / ".lock").open("ab") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TransientError(
-                        f"{file.name}: locked by another process for {LOCK_SECONDS:g} s",
-                        hint="continue or end the deltatide process that is paused (ps shows its state as T)",
-                    ) from None
-                time.sleep(0.005)
-        yield
 
 
 def _make_folder(folder: Path) -> None:
