@@ -88,7 +88,7 @@ def merge_once(
 
     `tables`: only these, as ``namespace.table``. On return everything is durable, including the cut. A
     table's failure is in the report; what affects all tables (landing zone not readable, a manifest missing,
-    a newer format) is raised, as `StoreError` if the store can't be reached. Once `stop` is set, the tables
+    a newer format) is raised, as `StoreError` if a store cannot serve it. Once `stop` is set, the tables
     under way are finished and the others stay where they are. Running again after a crash at any point gives
     the same tables.
     """

@@ -137,7 +137,7 @@ def upkeep(
     """Maintain the lake's tables and yield each step as it is done; with `dry_run`, change nothing.
 
     Blocks between findings. Once `stop` is set, ends after the table under way. A table's failure is a
-    finding; what affects all tables is raised, as `StoreError` if the store can't be reached.
+    finding; what affects all tables is raised, as `StoreError` if a store cannot serve it.
     """
     with merging_sessions(spark, config) as sessions:
         yield from upkeep_in(sessions.first, config, dry_run=dry_run, progress=progress, stop=stop)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from connector.config import Config
-from connector.errors import ConfigurationError, DeltatideError, TransientError
+from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
 from merge.lake.retry import (
     SPARK_ERRORS,
     UNDELIVERED_HINT,
@@ -43,8 +43,8 @@ ANSWER_SECONDS = 10.0
 """A store that does not answer a minimal request within this time won't serve a merge."""
 
 
-class StoreError(TransientError):
-    """the store of the landing zone or the lake cannot be reached."""
+class StoreError(DeltatideError):
+    """the store of the landing zone or the lake cannot serve a merge."""
 
     def __init__(self, message: str, *, hint: str, affects_all: bool = True) -> None:
         super().__init__(message, hint=hint)
@@ -52,8 +52,16 @@ class StoreError(TransientError):
         """Whether this affects all tables."""
 
 
+class StoreOutageError(StoreError, TransientError):
+    """the store of the landing zone or the lake cannot be reached."""
+
+
+class UnfitStoreError(StoreError, PreconditionError):
+    """the lake's store, or Spark's client of it, cannot keep drivers from overwriting each other."""
+
+
 def check_endpoint(spark: SparkSession, config: Config) -> None:
-    """Raise `StoreError` if the S3 endpoint does not answer from here.
+    """Raise `StoreOutageError` if the S3 endpoint does not answer from here.
 
     Checks only if Spark runs on this machine without a proxy, which could reach what we can't.
     """
@@ -62,11 +70,11 @@ def check_endpoint(spark: SparkSession, config: Config) -> None:
     region = spark.conf.get(f"{S3A}endpoint.region", None)
     endpoint = spark.conf.get(f"{S3A}endpoint", None) or _amazon_endpoint(region)
     if reason := _why_unanswered(endpoint):
-        raise StoreError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
+        raise StoreOutageError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
 
 
 def check_configured_endpoint(config: Config) -> None:
-    """Raise `StoreError` if the S3 endpoint that a local session would use does not answer."""
+    """Raise `StoreOutageError` if the S3 endpoint that a local session would use does not answer."""
     s3 = s3_of(config)
     if s3 is None or _proxy_in_environment():
         return
@@ -74,7 +82,7 @@ def check_configured_endpoint(config: Config) -> None:
         s3_settings(s3).get(f"{S3A}endpoint.region")
     )
     if reason := _why_unanswered(endpoint):
-        raise StoreError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
+        raise StoreOutageError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
 
 
 def _amazon_endpoint(region: str | None) -> str:
@@ -131,14 +139,17 @@ REGION = "set landing.region to the bucket's"
 BUSY = "merge again; this is often temporary"
 HADOOP = "use Spark 4.1, or set lake.single_driver = true and keep all other writers out of the lake"
 
-CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
+UNFIT = (
     (
         "ignores If-None-Match",
         "the store ignores If-None-Match, so drivers would overwrite each other's commits",
         CONDITIONS,
-        True,
     ),
-    (r"create\.conditional\.overwrite", "the log store needs Hadoop 3.4.2 or newer", HADOOP, True),
+    (r"create\.conditional\.overwrite", "the log store needs Hadoop 3.4.2 or newer", HADOOP),
+)
+"""Pattern in Java's text, message, hint: for what does not pass by itself."""
+
+OUTAGES: tuple[tuple[str, str, str | None, bool], ...] = (
     ("UnknownHostException", "the store's host can't be resolved", None, True),
     ("UnknownStoreException|NoSuchBucket", "the bucket does not exist", BUCKET, True),
     ("NoAuthWithAWSException|Unable to load credentials", "no credentials were found", CREDENTIALS, True),
@@ -167,17 +178,21 @@ def explain(error: BaseException, config: Config) -> StoreError | None:
     text = str(error)
     if is_undelivered(error):
         message = f"{_store_name(text, config)}: {_unread_file(text)} was not delivered whole"
-        return StoreError(message, hint=UNDELIVERED_HINT, affects_all=False)
+        return StoreOutageError(message, hint=UNDELIVERED_HINT, affects_all=False)
     if not re.search(r"\bs3a://|software\.amazon\.|create\.conditional\.overwrite", text):
         return None
     reason = _reason(text)
     if re.match(r"\[[A-Z]", reason):
         return None
-    for pattern, message, hint, affects_all in CAUSES:
+    because = f": {reason}" if reason else ""
+    for pattern, message, hint in UNFIT:
         if re.search(pattern, text):
-            return StoreError(
-                f"{_store_name(text, config)}: {message}" + (f": {reason}" if reason else ""),
-                hint=hint or _endpoint_hint(config),
+            return UnfitStoreError(f"{_store_name(text, config)}: {message}{because}", hint=hint)
+    for pattern, message, outage_hint, affects_all in OUTAGES:
+        if re.search(pattern, text):
+            return StoreOutageError(
+                f"{_store_name(text, config)}: {message}{because}",
+                hint=outage_hint or _endpoint_hint(config),
                 affects_all=affects_all,
             )
     return None

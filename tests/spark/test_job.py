@@ -17,7 +17,7 @@ from connector.errors import ConfigurationError, FormatError, GapError, SourceMi
 from connector.landing.format import manifest_path
 from merge import TableProgress, as_of, cuts, live, merge_every, merge_once
 from merge.lake.target import Target
-from merge.spark.unreachable import StoreError
+from merge.spark.unreachable import StoreOutageError
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, update_of_a
 from tests.support.servers.s3_server import S3
@@ -249,10 +249,10 @@ def test_an_error_that_affects_all_tables_begins_no_more(
 
     def gone(_: SparkSession, target: Target) -> None:
         begun.append(str(target.table))
-        raise StoreError("the store is gone", hint="wait")
+        raise StoreOutageError("the store is gone", hint="wait")
 
     monkeypatch.setattr("merge.job.check_rival", gone)
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreOutageError, match="gone"):
         merge_once(spark, config)
     assert begun == ["public.t0"]
 

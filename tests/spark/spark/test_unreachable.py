@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from connector.config import Config
 from merge import merge_every, merge_once
 from merge.spark.session import S3A
-from merge.spark.unreachable import StoreError
+from merge.spark.unreachable import StoreOutageError
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.s3_server import S3
@@ -77,12 +77,14 @@ def test_merging_again_and_again_outlives_an_outage_and_logs_it_once(
 
 def test_a_missing_bucket_and_wrong_credentials_are_named(spark: SparkSession, s3: S3) -> None:
     config = config_of("s3://bucket-that-is-not-there/landing", "s3://bucket-that-is-not-there/lake")
-    with pytest.raises(StoreError, match=r"landing\.url and lake\.url \(.*\): the bucket does not exist"):
+    with pytest.raises(
+        StoreOutageError, match=r"landing\.url and lake\.url \(.*\): the bucket does not exist"
+    ):
         merge_once(spark, config)
     setting = f"fs.s3a.bucket.{s3.bucket}.secret.key"
     spark.conf.set(setting, "wrong" * 5)
     try:
-        with pytest.raises(StoreError, match="refuse") as refused:
+        with pytest.raises(StoreOutageError, match="refuse") as refused:
             merge_once(spark, landed_on(s3))
         assert "AWS_SECRET_ACCESS_KEY" in (refused.value.hint or "")
     finally:

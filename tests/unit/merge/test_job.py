@@ -24,7 +24,7 @@ from merge.landing_zone import LandingZone
 from merge.report import TableReport, ViewReport
 from merge.shapes.shape import chosen_tables
 from merge.spark.session_pool import SessionPool
-from merge.spark.unreachable import StoreError
+from merge.spark.unreachable import StoreOutageError
 from merge.table import Merged
 from merge.views.merging import ViewsOfMerge
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
@@ -176,12 +176,12 @@ def test_what_was_merged_before_the_store_failed_is_recorded(
     def merge(self: MergeRun, target: Any) -> TableReport:
         merged.append(target.table.name)
         if where == "tables" and target.table == A.table:
-            raise StoreError("the store is gone", hint="wait")
+            raise StoreOutageError("the store is gone", hint="wait")
         return TableReport(target.table, 9, 6, rows=1, id="id")
 
     def record_cut(self: MergeRun, reports: Any, views: Any, stop: threading.Event) -> None:
         if where == "views" and not stop.is_set():
-            raise StoreError("the store is gone", hint="wait")
+            raise StoreOutageError("the store is gone", hint="wait")
         recorded.append([report.table.name for report in reports])
 
     for name, instead in {"merge": merge, "record_cut": record_cut, "plan_views": lambda *_: None}.items():
@@ -190,7 +190,7 @@ def test_what_was_merged_before_the_store_failed_is_recorded(
     monkeypatch.setattr(MergeRun, "begun", lambda *_, **__: run)
     known: Any = SimpleNamespace(read=lambda _: run.frontiers)
     pool: Any = SessionPool(run.spark, 1, lambda: run.spark)
-    with pytest.raises(StoreError, match="gone"):
+    with pytest.raises(StoreOutageError, match="gone"):
         job._merge_all(pool, run.config, run.landing, None, None, run.progress, threading.Event(), known)
     assert merged == ["b", "a"], "the one that is most behind first"
     assert recorded == [["b"] if where == "tables" else ["b", "a"]]
@@ -281,7 +281,7 @@ def test_what_would_end_a_merge_is_found_before_spark_starts(
 ) -> None:
     from connector.cli.lake import open_spark
     from merge.spark import session
-    from merge.spark.unreachable import StoreError
+    from merge.spark.unreachable import StoreOutageError
 
     class StartedError(Exception):
         pass
@@ -306,7 +306,7 @@ def test_what_would_end_a_merge_is_found_before_spark_starts(
         update={"landing": dead.landing.model_copy(update={"endpoint": "http://127.0.0.1:9"})}
     )
     for reads_landing in (True, False):
-        with pytest.raises(StoreError, match="refused"), open_spark(dead, reads_landing=reads_landing):
+        with pytest.raises(StoreOutageError, match="refused"), open_spark(dead, reads_landing=reads_landing):
             pass
 
 

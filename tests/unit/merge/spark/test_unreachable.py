@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from connector.config import LakeConfig
 from connector.errors import ConfigurationError
 from merge.spark import unreachable
-from merge.spark.unreachable import StoreError, explain, explained
+from merge.spark.unreachable import StoreOutageError, UnfitStoreError, explain, explained
 from tests.support.landing.landed import config_of
 
 CONFIG = config_of("s3://bucket/landing", "s3a://other/lake")
@@ -83,6 +83,8 @@ def test_an_error_of_the_store_names_the_setting(
     assert str(found).startswith(message)
     assert hint in (found.hint or "")
     assert found.affects_all == affects_all
+    lasts = "log store" in message or "If-None-Match" in message
+    assert isinstance(found, UnfitStoreError if lasts else StoreOutageError), "whether --every waits for it"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_a_file_that_was_not_delivered_is_an_outage_of_its_store(file: str, name
     """A checkpoint of the lake's own tables broke off: ``merge --every`` ended."""
     text = f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file {file}.  SQLSTATE: KD001"
     cause = "\nCaused by: org.apache.http.ConnectionClosedException: Premature end of Content-Length"
-    with pytest.raises(StoreError, match="not delivered whole") as found, explained(CONFIG):
+    with pytest.raises(StoreOutageError, match="not delivered whole") as found, explained(CONFIG):
         raise PySparkException(text + cause)
     assert str(found.value).startswith(f"lake.url (s3a://other): {file if named else 'a file'} was not")
     assert not found.value.affects_all
