@@ -7,17 +7,24 @@ without a statement that did it, with the log position.
 A table gets another id whenever it is emptied or rebuilt: in MariaDB InnoDB's, in MySQL that of its
 tablespace, with the time of its definition (`connector.mysql.table_ids`). A logged statement changes it as
 well, and must not trigger a dump. So an `IdReading` lies between two positions, and is judged once the log
-has been read past the second: a new id is unlogged if no statement that may have rebuilt the table came since
-`at`, the position before the reading that saw the former id.
+has been read past the second: a new id is unexplained if no statement that may have rebuilt the table came
+since `at`, the position before the reading that saw the former id.
 
-Invariant: `at` is before the reading, and whatever was logged before `at` had finished with the table by
-then. MariaDB changes ids before it logs the statement, so a crash in between leaves an empty table and a log
-without the statement. MySQL logs first, and the commit may wait for a replica before its id shows; but
-OPTIMIZE it logs only after it has recreated, unlocked and analyzed the table, so a reading
-in between takes that for unlogged: a dump too many.
+Most statements keep the table locked until their id shows and the log has them. But OPTIMIZE is logged only
+after it has recreated, unlocked and analyzed all its tables. So an unexplained id is unlogged unless such a
+statement is logged before the end of the next reading, one look later; no other that follows explains it.
 
-An inconclusive reading decides nothing, and the next one decides: if a statement is between its own two
-positions, or the statements kept by then no longer show whether there was one.
+After a crash, nothing before or after it explains another id: MariaDB changes ids before it logs the
+statement, so a crash in between leaves an empty table and a log without the statement.
+
+Invariants:
+
+- `at` is before the reading, and whatever was logged before `at` had finished with the table by then. (MySQL
+  logs first, and the commit may wait for a replica before its id shows.)
+- Until an id is explained or unlogged, the former id and its `at` are what is remembered: an agent that
+  starts meanwhile sees the difference again.
+- An inconclusive reading decides nothing, and the next one decides: if a statement or a crash is between its
+  own two positions, or the statements kept by then no longer show whether there was one.
 """
 
 from __future__ import annotations
@@ -57,22 +64,31 @@ class Fingerprint:
 
 
 class Statements:
-    """Log positions of statements by the table they rebuild. The log reader writes, the watcher reads."""
+    """Log positions of statements by the table they rebuild, and of crashes.
+
+    The log reader writes, the watcher reads.
+    """
 
     def __init__(self) -> None:
         self._epoch = 0
         self._of: dict[TableName, tuple[int, ...]] = {}
+        self._late: dict[TableName, tuple[int, ...]] = {}
+        self._crashes: tuple[int, ...] = ()
 
     def begin(self, epoch: int) -> None:
         """Discard what belongs to another epoch."""
         if epoch != self._epoch:
-            self._epoch, self._of = epoch, {}
+            self._epoch, self._of, self._late, self._crashes = epoch, {}, {}, ()
 
-    def add(self, table: TableName, lsn: int) -> None:
-        """Record a statement; ignore those that are read again after a lost connection."""
-        known = self._of.get(table, ())
-        if not known or lsn > known[-1]:
-            self._of[table] = (*known, lsn)[-STATEMENTS_KEPT:]
+    def add(self, table: TableName, lsn: int, *, late: bool = False) -> None:
+        """Record a statement; `late`: it may be logged after it has unlocked the table."""
+        self._of[table] = _with(self._of.get(table, ()), lsn)
+        if late:
+            self._late[table] = _with(self._late.get(table, ()), lsn)
+
+    def add_crash(self, position: int) -> None:
+        """Record that the server crashed, and where its log begins again."""
+        self._crashes = _with(self._crashes, position)
 
     def between(self, table: TableName, after: int, upto: int) -> bool | None:
         """Return whether one begins at or after `after` and before `upto`; None if no longer known."""
@@ -80,6 +96,19 @@ class Statements:
         if any(after <= lsn < upto for lsn in known):
             return True
         return None if len(known) == STATEMENTS_KEPT and known[0] >= upto else False
+
+    def late_between(self, table: TableName, after: int, upto: int) -> bool:
+        """Return whether one that is logged late is known to begin there."""
+        return any(after <= lsn < upto for lsn in self._late.get(table, ()))
+
+    def crashed_between(self, after: int, upto: int) -> bool:
+        """Return whether the server crashed after position `after`, and `upto` is in its log since then."""
+        return any(after < position <= upto for position in self._crashes)
+
+
+def _with(known: tuple[int, ...], position: int) -> tuple[int, ...]:
+    """Add a position, unless it is read again after a lost connection."""
+    return known if known and position <= known[-1] else (*known, position)[-STATEMENTS_KEPT:]
 
 
 def is_same(ids: str, others: str) -> bool:
@@ -100,17 +129,67 @@ class IdReading:
     after: int
     ids: Mapping[TableName, str] = field(default_factory=dict)
 
-    def judge(self, table: TableName, known: Fingerprint, statements: Statements) -> Fingerprint:
-        """Return the fingerprint to remember; the log must have been read up to `after`."""
+    def first(self, table: TableName, known: Fingerprint) -> Fingerprint:
+        """Return the fingerprint to remember of a table with unknown ids, or another server's."""
         ids = self.ids.get(table, "")
-        if not ids or statements.between(table, self.before, self.after) is not False:
+        return replace(known, epoch=self.epoch, at=self.before, ids=ids) if ids else known
+
+
+@dataclass(frozen=True)
+class _Unexplained:
+    """A table's ids differed from the `known` ones; `seen`: what to remember if that was unlogged."""
+
+    known: Fingerprint
+    seen: Fingerprint
+
+
+class Judge:
+    """Judges readings, each once the log has been read up to its `after`; see the module."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        self._unexplained: dict[TableName, _Unexplained] = {}
+
+    def judge(
+        self, reading: IdReading, known: Mapping[TableName, Fingerprint]
+    ) -> dict[TableName, Fingerprint]:
+        """Return the fingerprints to remember."""
+        settled = {table: self._settle(reading, table, print_) for table, print_ in known.items()}
+        return {table: self._judge(reading, table, print_) for table, print_ in settled.items()}
+
+    def _settle(self, reading: IdReading, table: TableName, known: Fingerprint) -> Fingerprint:
+        """Decide about an earlier reading of this table, if that left its ids unexplained.
+
+        What it saw stays until it is remembered: the caller may discard a judgment.
+        """
+        earlier = self._unexplained.get(table)
+        if earlier is None:
             return known
-        seen = replace(known, epoch=self.epoch, at=self.before, ids=ids)
-        if not known.ids or known.epoch != self.epoch:
+        if earlier.known != replace(known, noted="") or earlier.seen.epoch != reading.epoch:
+            del self._unexplained[table]
+            return known
+        explained = self._statements.late_between(table, earlier.seen.at, reading.after)
+        unlogged = known.unlogged if explained else earlier.seen.unlogged
+        return replace(earlier.seen, noted=known.noted, unlogged=unlogged)
+
+    def _judge(self, reading: IdReading, table: TableName, known: Fingerprint) -> Fingerprint:
+        statements, before, after = self._statements, reading.before, reading.after
+        beside = statements.between(table, before, after)
+        if table not in reading.ids or beside is not False or statements.crashed_between(before, after):
+            return known
+        seen = reading.first(table, known)
+        if not known.ids or known.epoch != reading.epoch:
             return seen  # another server assigns other ids
-        since = statements.between(table, known.at, self.before)
-        if since is None or (known.ids == ids and not since):
+        since, crashed = (
+            statements.between(table, known.at, before),
+            statements.crashed_between(known.at, before),
+        )
+        if since is None or (known.ids == seen.ids and not (since or crashed)):
             return known
-        if since or is_same(ids, known.ids):
+        if is_same(seen.ids, known.ids) or (since and not crashed):
             return seen
-        return replace(seen, unlogged=f"{self.epoch}:{self.after}:{ids}")
+        unlogged = replace(seen, unlogged=f"{reading.epoch}:{after}:{seen.ids}")
+        if crashed:
+            return unlogged
+        self._unexplained[table] = _Unexplained(replace(known, noted=""), unlogged)
+        return known

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import pymysql
 from pymysql.connections import Connection
 
-from connector.mysql.catalog import LOCKED, conditions, qualified
-from connector.mysql.catalog_fingerprint import Fingerprint, IdReading, Statements
+from connector.mysql.catalog import LOCKED, batched, conditions, qualified
+from connector.mysql.catalog_fingerprint import Fingerprint, IdReading, Judge, Statements
 from connector.mysql.connection import brief_wait, code_of, is_transient, literal, rows
 from connector.mysql.server import Server, end_of_log, position_of
 from connector.schema import TableName
@@ -73,7 +73,9 @@ class TableIds:
 
     def __init__(self) -> None:
         self.statements = Statements()
+        self._judge = Judge(self.statements)
         self._reading: IdReading | None = None
+        self._unlocked: dict[TableName, int] = {}
 
     def judge(
         self,
@@ -82,61 +84,86 @@ class TableIds:
         known: Mapping[TableName, Fingerprint],
         log: Log | None,
     ) -> dict[TableName, Fingerprint]:
-        """Return the fingerprints to remember; those already known if nothing can be judged yet."""
-        new = {table: print_ for table, print_ in known.items() if not print_.ids}
+        """Return the fingerprints to remember; those already known if nothing can be judged yet.
+
+        Takes a reading at each look, unless one still waits for the log.
+        """
+        self._unlocked = {table: epoch for table, epoch in self._unlocked.items() if table in known}
         if log is None:
+            new = {table: print_ for table, print_ in known.items() if not print_.ids}
             epoch = max((k.epoch for k in known.values()), default=0) or 1
-            before = position_of(*end_of_log(connection, server))
-            reading = _take(connection, server, new, epoch, before, Statements())
-        else:
-            if self._reading is None or self._reading.epoch != log.epoch:
-                before = log.position  # the statements before that are known
-                self._reading = _take(connection, server, known, log.epoch, before, self.statements)
-            reading = self._reading
-            if log.position >= reading.after:
-                self._reading = None
-                return {table: reading.judge(table, p, self.statements) for table, p in known.items()}
-        return {
-            **known,
-            **{table: reading.judge(table, print_, Statements()) for table, print_ in new.items()},
+            reading = self._take(connection, server, new, epoch, position_of(*end_of_log(connection, server)))
+            return {**known, **{table: reading.first(table, print_) for table, print_ in new.items()}}
+        known = self._judged(known, log)
+        if self._reading is None or self._reading.epoch != log.epoch:
+            before = log.position  # the statements before that are known
+            self._reading = self._take(connection, server, known, log.epoch, before)
+        reading = self._reading
+        known = self._judged(known, log)
+        return {t: print_ if print_.ids else reading.first(t, print_) for t, print_ in known.items()}
+
+    def _judged(self, known: Mapping[TableName, Fingerprint], log: Log) -> Mapping[TableName, Fingerprint]:
+        """Judge the reading if the log has been read past it."""
+        reading = self._reading
+        if reading is None or reading.epoch != log.epoch or log.position < reading.after:
+            return known
+        self._reading = None
+        return self._judge.judge(reading, known)
+
+    def _take(
+        self,
+        connection: Connection[Any],
+        server: Server,
+        known: Mapping[TableName, Fingerprint],
+        epoch: int,
+        before: int,
+    ) -> IdReading:
+        """Read the ids, once the statements that may have changed one have finished.
+
+        Those before `before` have begun; those that changed one without being logged yet will be before
+        `after`, but for those that are logged late. At the first reading of a table in an epoch, any
+        statement may have begun: `statements` lacks those from before the log was opened.
+        """
+        since = {table: print_.at if print_.epoch == epoch else 0 for table, print_ in known.items()}
+        altered = {
+            table
+            for table, at in since.items()
+            if self._unlocked.get(table) != epoch or self.statements.between(table, at, before) is not False
         }
-
-
-def _take(
-    connection: Connection[Any],
-    server: Server,
-    known: Mapping[TableName, Fingerprint],
-    epoch: int,
-    before: int,
-    statements: Statements,
-) -> IdReading:
-    """Read the ids, once the statements that may have changed one have finished.
-
-    Those before `before` have begun; those that changed one without being logged yet will be before `after`.
-    """
-    since = {table: print_.at if print_.epoch == epoch else 0 for table, print_ in known.items()}
-    altered = [table for table, at in since.items() if statements.between(table, at, before) is not False]
-    locked = _locked(connection, altered)
-    ids = (table_ids(connection) or {}) if server.mariadb else _ids_in_mysql(connection, known)
-    differing = [
-        table
-        for table, print_ in known.items()
-        if print_.ids and print_.epoch == epoch and ids.get(table, print_.ids) != print_.ids
-    ]
-    locked |= _locked(connection, differing)
-    judged = {table: found for table, found in ids.items() if table not in locked}  # else the next time
-    return IdReading(epoch, before, position_of(*end_of_log(connection, server)), judged)
+        locked = _locked(connection, altered)
+        self._unlocked |= dict.fromkeys(altered - locked, epoch)
+        ids = (table_ids(connection) or {}) if server.mariadb else _ids_in_mysql(connection, known)
+        differing = {
+            table
+            for table, print_ in known.items()
+            if print_.ids and print_.epoch == epoch and ids.get(table, print_.ids) != print_.ids
+        }
+        locked |= _locked(connection, differing)
+        judged = {table: found for table, found in ids.items() if table not in locked}  # else the next time
+        return IdReading(epoch, before, position_of(*end_of_log(connection, server)), judged)
 
 
 def _locked(connection: Connection[Any], tables: Collection[TableName]) -> set[TableName]:
     """Return the tables that a statement keeps locked; those before have finished with the others."""
-    return {table for table in tables if not _is_usable(connection, table)}
+    if not tables:
+        return set()
+    locked: set[TableName] = set()
+    with brief_wait(connection):
+        for some in batched(sorted(tables), _OPENED_AT_ONCE):
+            if not _are_usable(connection, some):
+                locked |= {table for table in some if not _are_usable(connection, [table])}
+    return locked
 
 
-def _is_usable(connection: Connection[Any], table: TableName) -> bool:
+_OPENED_AT_ONCE = 50
+"""Few enough for any server's stack; one that is locked makes each of them a query of its own."""
+
+
+def _are_usable(connection: Connection[Any], tables: Collection[TableName]) -> bool:
     try:
-        with brief_wait(connection):
-            rows(connection, f"SELECT 1 FROM {qualified(table)} LIMIT 0")
+        rows(
+            connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualified(table)} LIMIT 0)" for table in tables)
+        )
     except pymysql.Error as error:
         if is_transient(code_of(error)) and code_of(error) not in LOCKED:
             raise
@@ -183,9 +210,12 @@ def _tablespaces(connection: Connection[Any], tables: Collection[TableName]) -> 
 
 
 def _names_of_table(name: str) -> Iterator[str]:
-    """Yield what the table may be named that has a tablespace of this name: it may be of a partition."""
+    """Yield what the table may be named that has a tablespace of this name, the longest first.
+
+    It may be of a partition, and a table's name may hold what marks one.
+    """
     yield name
-    for mark in _PARTITION.finditer(name):
+    for mark in reversed([*_PARTITION.finditer(name)]):
         yield name[: mark.start()]
 
 

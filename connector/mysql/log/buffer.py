@@ -290,6 +290,8 @@ class LogBuffer:
         if groups.open is not None and not groups.open.ended:
             groups.end_with_file(crashed=crashed)
         files.begin_next(rotated=not artificial and groups.open is None)
+        if crashed:
+            self._effects.note_crash(files.position)  # before `position`, by which a reading is judged
         if groups.open is not None:
             groups.close()
         if not files.rotated:

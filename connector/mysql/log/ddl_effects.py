@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.log.ddl_parser import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
+from connector.mysql.log.ddl_parser import (
+    Effect,
+    as_mysql_reads,
+    changes_rows,
+    logged_late,
+    rebuilt_by,
+    statement_effects,
+)
 from connector.mysql.log.events import Query
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import OWN_DATABASE, SchemaCache
@@ -163,13 +170,19 @@ class DdlEffects:
 
     def _note(self, query: Query, lsn: int) -> None:
         """Record the tables that a statement may have rebuilt."""
+        late = True
         if query.statement is None:
             tables = self._schema_cache.among(None)
         else:
+            late = logged_late(query.statement)
             rebuilt = rebuilt_by(query.statement, query.database)
             tables = {table for effect in rebuilt for table in self._tables_of(effect)}
         for table in tables:
-            self._statements.add(table, lsn)
+            self._statements.add(table, lsn, late=late)
+
+    def note_crash(self, position: int) -> None:
+        """Record that the server crashed, and where its log begins again."""
+        self._statements.add_crash(position)
 
     def reread_all(self, lsn: int, reason: str) -> None:
         """Dump all tables again: the log before `lsn` may differ from what is in them."""

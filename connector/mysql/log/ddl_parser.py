@@ -135,6 +135,17 @@ def rebuilt_by(statement: str, database: str) -> list[Effect]:
     return [effect for effect in statement_effects(statement, database) if effect.kind != "statement"]
 
 
+def logged_late(statement: str) -> bool:
+    """Return whether a statement may be logged only after it has unlocked the tables that it rebuilt.
+
+    OPTIMIZE TABLE and ALTER TABLE ... OPTIMIZE PARTITION, and REPAIR likewise.
+    """
+    return not _LOGGED_LATE.isdisjoint(token.word for token in tokens_of(statement))
+
+
+_LOGGED_LATE = frozenset(("OPTIMIZE", "REPAIR"))
+
+
 def statement_effects(statement: str, database: str) -> list[Effect]:
     """Return a statement's effects on tables that no row event shows; see the module."""
     tokens = _without_prefix([t for t in tokens_of(statement) if t.is_name or t.text != ";"])

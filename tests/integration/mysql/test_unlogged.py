@@ -15,6 +15,7 @@ from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql import catalog, connection
 from connector.mysql.catalog_fingerprint import Fingerprint
+from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
@@ -216,15 +217,18 @@ def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_b
 ) -> None:
     """MariaDB's catalog shows what it can't open without engine and columns."""
     monkeypatch.setattr(connection, "_SESSION", (*connection._SESSION, "lock_wait_timeout = 0"))
+    monkeypatch.setattr(connection, "LOCK_SECONDS", 0)
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "SET GLOBAL max_error_count = 0")
     request.addfinalizer(lambda: mariadb.execute("SET GLOBAL max_error_count = 64"))
     source, session = source_of(mariadb), connection.connect(mariadb.url, "test")
-    making = "CREATE TABLE slow (id int PRIMARY KEY) AS SELECT 1 AS id, SLEEP(3) AS s"
+    slow, holder = TableName(mariadb.name, "slow"), mariadb.connect()
+    holder.cursor().execute(f"SELECT GET_LOCK('{slow}', 0)")
+    making = f"CREATE TABLE slow (id int PRIMARY KEY) AS SELECT 1 AS id, GET_LOCK('{slow}', 60) AS s"
     thread, before = threading.Thread(target=mariadb.execute, args=(making,)), source.check_catalog()
     thread.start()
-    there = "SELECT 1 FROM information_schema.processlist WHERE state = 'User sleep'"
+    there = "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
     wait_until(lambda: mariadb.execute(there), "the table is locked")
-    slow, seen = TableName(mariadb.name, "slow"), source.check_catalog()
+    seen = source.check_catalog()
     assert (seen.busy, source.tables({slow})) == ({slow}, ([], [], {slow}))
     source._listed.add(slow)  # as when the log was opened meanwhile
     assert source.check_catalog().busy == {slow}
@@ -234,6 +238,7 @@ def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_b
     assert thread.is_alive()
     assert seen.tables.keys() == before.tables.keys()
     assert (seen.existing - before.existing, seen.unfit) == ({slow}, {})
+    holder.close()
     thread.join()
     assert source.check_catalog().tables.keys() - before.tables.keys() == {slow}
     connection.close(session)
@@ -425,19 +430,128 @@ def test_a_statement_in_the_log_whose_commit_waits_for_a_replica_explains_what_s
     altering = threading.Thread(target=mariadb.execute, args=("ALTER TABLE t FORCE",))
     waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for semi-sync%'"
     with following(source) as log:
+        read_up(mariadb, log)
         first = checked(source, table, str(Fingerprint()))
         with unanswered(mariadb):
             altering.start()
             wait_until(lambda: mariadb.execute(waiting), "it is in the log")
-            read_all(mariadb, log)
+            read_up(mariadb, log)
             meanwhile = checked(source, table, first)
         altering.join()
-        read_all(mariadb, log)
+        read_up(mariadb, log)
         after = checked(source, table, meanwhile)
         assert Fingerprint.parse(after).ids != Fingerprint.parse(first).ids
         assert source.unlogged(first, after) is None
         mariadb.changed_unseen("ALTER TABLE t FORCE")
-        assert source.unlogged(after, checked(source, table, after))
+        undecided = checked(source, table, after)
+        assert source.unlogged(after, checked(source, table, undecided))
+
+
+@pytest.mark.every_release
+def test_a_table_that_optimize_has_rebuilt_but_not_logged_yet_is_not_dumped_again(
+    mariadb: MysqlDatabase,
+) -> None:
+    """It recreates and unlocks one table after the other, here waits for the second, and then logs all."""
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    source, table, holder = source_of(mariadb), TableName(mariadb.name, "t"), mariadb.session()
+    optimizing = threading.Thread(target=mariadb.execute, args=("OPTIMIZE TABLE t, u",))
+    with following(source) as log, holder.cursor() as cursor:
+        read_up(mariadb, log)
+        first = checked(source, table, str(Fingerprint()))
+        cursor.execute("SELECT * FROM u")
+        optimizing.start()
+        waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE '%table metadata lock%'"
+        wait_until(lambda: mariadb.execute(waiting), "it waits for the second table")
+        read_up(mariadb, log)
+        meanwhile = checked(source, table, first)
+        assert meanwhile == first
+        holder.close()
+        optimizing.join()
+        read_up(mariadb, log)
+        after = checked(source, table, meanwhile)
+        assert Fingerprint.parse(after).ids != Fingerprint.parse(first).ids
+        assert source.unlogged(first, after) is None
+        mariadb.changed_unseen("ALTER TABLE t FORCE")
+        undecided = checked(source, table, after)
+        mariadb.execute("ALTER TABLE t FORCE")  # explains nothing that it follows
+        read_up(mariadb, log)
+        assert source.unlogged(after, checked(source, table, undecided))
+
+
+@pytest.mark.every_release
+def test_an_agent_that_starts_before_a_change_in_no_log_was_decided_about_sees_it(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, again, table = source_of(mariadb), source_of(mariadb), TableName(mariadb.name, "t")
+    with following(source) as log:
+        read_up(mariadb, log)
+        known = checked(source, table, str(Fingerprint()))
+        mariadb.changed_unseen("ALTER TABLE t FORCE")
+        read_up(mariadb, log)
+        assert checked(source, table, known) == known
+    with following(again) as log:
+        read_up(mariadb, log)
+        assert checked(again, table, known) == known
+        assert again.unlogged(known, checked(again, table, known))
+
+
+@pytest.mark.only_mysql
+def test_a_statement_from_before_the_log_was_opened_explains_what_shows_only_then(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    table, url = TableName(mariadb.name, "t"), reader_of(mariadb)  # who has nothing to write now
+    source, again = source_of(mariadb, url=url), source_of(mariadb, url=url)
+    altering = threading.Thread(target=mariadb.execute, args=("ALTER TABLE t FORCE",))
+    waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for semi-sync%'"
+    first = checked(source, table, str(Fingerprint()))
+    source.close()
+    with unanswered(mariadb):
+        altering.start()
+        wait_until(lambda: mariadb.execute(waiting), "it is in the log")
+        new = checked(again, table, str(Fingerprint()))
+        with following(again):
+            found = [checked(again, table, known) for known in (str(Fingerprint()), first)]
+    altering.join()
+    assert [new, *found] == [str(Fingerprint()), str(Fingerprint()), first]
+
+
+@pytest.mark.only_mariadb
+def test_a_crash_within_a_truncate_that_follows_a_logged_one_has_the_table_dumped_again(
+    mariadb: MysqlDatabase,
+) -> None:
+    durable = "SET GLOBAL sync_binlog = {}, GLOBAL innodb_flush_log_at_trx_commit = {}"
+    was = mariadb.execute("SELECT @@global.sync_binlog, @@global.innodb_flush_log_at_trx_commit")[0]
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)", durable.format(1, 1)
+    )
+    source, tables = source_of(mariadb), [TableName(mariadb.name, name) for name in ("t", "u")]
+    source.prepare()
+    resume_point = source.begin_log(fresh=True)
+    with opened(source, resume_point) as log:
+        read_up(mariadb, log)
+        first = source.check_catalog(dict.fromkeys(tables, str(Fingerprint()))).tables
+        mariadb.execute("TRUNCATE t")
+        read_up(mariadb, log)
+    mariadb.changed_unseen("TRUNCATE t")  # as a crash leaves it
+    mariadb.server.restart(crash=True)
+    mariadb.execute(durable.format(1, 1))
+    with opened(source, resume_point) as log:
+        mariadb.execute(durable.format(*was))
+        read_up(mariadb, log)
+        found = source.check_catalog(first).tables
+        assert [bool(source.unlogged(first[table], found[table])) for table in tables] == [True, False]
+
+
+def read_up(mariadb: MysqlDatabase, log: MysqlLogReader) -> None:
+    """Read the log until it has no more, not even what the reader itself has written."""
+
+    def is_all() -> bool:
+        read_all(mariadb, log)
+        return log.position == mariadb.end_of_log()
+
+    wait_until(is_all, "all is read")
 
 
 def checked(source: MysqlSource, table: TableName, known: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connector.mysql.catalog_fingerprint import (
     STATEMENTS_KEPT,
     Fingerprint,
     IdReading,
+    Judge,
     Statements,
     is_same,
 )
@@ -15,18 +18,32 @@ from connector.schema import TableName
 
 T = TableName("d", "t")
 KNOWN = Fingerprint(noted="1:7", epoch=1, at=100, ids="18")
+SEEN = Fingerprint("1:7", "", 1, 200, "19")
 
 
-def statements(*lsns: int, epoch: int = 1) -> Statements:
+def statements(*lsns: int, late: int | None = None, crash: int | None = None) -> Statements:
     found = Statements()
-    found.begin(epoch)
+    found.begin(1)
     for lsn in lsns:
         found.add(T, lsn)
+    if late is not None:
+        found.add(T, late, late=True)
+    if crash is not None:
+        found.add_crash(crash)
     return found
 
 
-def judged(ids: str, *lsns: int, known: Fingerprint = KNOWN) -> Fingerprint:
-    return IdReading(1, 200, 210, {T: ids}).judge(T, known, statements(*lsns))
+def first(ids: str, *lsns: int, known: Fingerprint = KNOWN) -> Fingerprint:
+    """Return what the first reading that shows these ids has remembered."""
+    return judged(statements(*lsns), IdReading(1, 200, 210, {T: ids}), known=known)
+
+
+def judged(kept: Statements, *readings: IdReading, known: Fingerprint = KNOWN) -> Fingerprint:
+    """Return what is remembered after several readings."""
+    judge = Judge(kept)
+    for reading in readings:
+        known = judge.judge(reading, {T: known})[T]
+    return known
 
 
 def test_a_fingerprint_comes_back_as_it_was_written() -> None:
@@ -34,26 +51,95 @@ def test_a_fingerprint_comes_back_as_it_was_written() -> None:
     assert Fingerprint.parse(str(Fingerprint())) == Fingerprint()
 
 
+def readings(*ids: str) -> list[IdReading]:
+    """Return a reading of each, between 200 and 210, 300 and 310, and so on."""
+    return [IdReading(1, 100 * n, 100 * n + 10, {T: each}) for n, each in enumerate(ids, 2)]
+
+
 def test_another_id_without_a_statement_that_rebuilds_the_table_is_an_unlogged_change_once() -> None:
-    found = judged("19", 90, 99, 210)
+    kept = statements(90, 99)
+    assert judged(kept, *readings("19")) == KNOWN  # one that is logged late may explain it
+    found = judged(kept, *readings("19", "19"))
     assert found.differs(KNOWN)
-    again = IdReading(1, 300, 310, {T: "19"}).judge(T, found, statements(210))
-    assert not again.differs(found)
-    assert (
-        IdReading(1, 200, 210, {T: "20"}).judge(T, found, statements(210)).differs(found)
-    )  # nothing logged since
+    assert (found.ids, found.at) == ("19", 200)
+    assert judged(kept, *readings("19", "19", "19", "19")) == found
+    assert judged(kept, *readings("19", "19", "20", "20")).differs(found)
 
 
 def test_another_id_after_a_statement_that_rebuilds_the_table_is_no_unlogged_change() -> None:
     for lsn in (100, 199):
-        assert judged("19", lsn) == Fingerprint("1:7", "", 1, 200, "19")
+        assert first("19", lsn) == SEEN
+
+
+@pytest.mark.parametrize("lsn", [211, 299, 305])
+def test_a_statement_that_is_logged_late_explains_an_id_that_showed_before_it(lsn: int) -> None:
+    assert not judged(statements(late=lsn), *readings("19", "19", "19", "19")).differs(KNOWN)
+    unlogged = judged(statements(lsn), *readings("19", "20", "20", "20"))
+    assert unlogged.differs(KNOWN)
+    assert unlogged.ids == "20"
+
+
+def test_one_that_is_logged_two_looks_later_explains_nothing() -> None:
+    assert judged(statements(late=311), *readings("19", "19")).differs(KNOWN)
+
+
+def test_a_difference_is_decided_even_if_the_next_reading_lacks_the_table() -> None:
+    """As one that others keep locked, maybe for hours."""
+    found = judged(statements(), *readings("19"), IdReading(1, 300, 310))
+    assert found.differs(KNOWN)
+    assert (found.ids, found.at) == ("19", 200)
+
+
+def test_what_an_agent_did_not_get_to_decide_or_to_remember_is_seen_again() -> None:
+    judge, (one, two, three) = Judge(statements()), readings("19", "19", "19")
+    undecided = judge.judge(one, {T: KNOWN})
+    assert undecided == {T: KNOWN}
+    assert judge.judge(two, undecided)[T].differs(KNOWN)
+    assert judge.judge(three, undecided)[T].differs(KNOWN)  # the caller has discarded that
+    assert judged(statements(), two, three).differs(KNOWN)  # another agent
+    noted = replace(KNOWN, noted="1:8")
+    assert judged(statements(), one, known=noted) == noted
+    repaired = Fingerprint("1:8", "", 1, 250, "19")  # taken over by a dump
+    assert judge.judge(three, {T: repaired}) == {T: repaired}
+
+
+def test_the_log_reader_keeps_notes_of_its_own_meanwhile() -> None:
+    judge, (one, two) = Judge(statements()), readings("19", "19")
+    judge.judge(one, {T: KNOWN})
+    found = judge.judge(two, {T: replace(KNOWN, noted="1:8")})[T]
+    assert (found.noted, found.unlogged) == ("1:8", "1:210:19")
+
+
+def test_a_difference_of_one_server_is_none_of_the_next() -> None:
+    judge, (one, _) = Judge(statements()), readings("19", "19")
+    judge.judge(one, {T: KNOWN})
+    assert not judge.judge(IdReading(2, 300, 310, {T: "19"}), {T: KNOWN})[T].differs(KNOWN)
+
+
+@pytest.mark.parametrize("lsn", [101, 160])
+def test_nothing_explains_another_id_after_a_crash(lsn: int) -> None:
+    """A logged TRUNCATE, then a crash within one that is not; or after the crash, an ALTER."""
+    kept = statements(lsn, crash=150)
+    assert judged(kept, *readings("19")).differs(KNOWN)
+
+
+def test_a_crash_that_left_the_table_as_it_was_matters_no_more_once_that_was_seen() -> None:
+    kept = statements(350, crash=150)
+    after = judged(kept, *readings("18"))
+    assert after == replace(KNOWN, at=200)
+    assert judged(kept, *readings("18", "18", "19")) == replace(KNOWN, at=400, ids="19")
+
+
+def test_a_crash_beside_the_look_leaves_the_judgment_to_the_next_one() -> None:
+    assert judged(statements(crash=210), *readings("19")) == KNOWN
+    assert judged(statements(crash=210), *readings("19", "19")).differs(KNOWN)
 
 
 def test_a_statement_explains_only_what_was_seen_after_it() -> None:
     """An ALTER that lets the id be, and a crash within a TRUNCATE after the reading that came behind it."""
-    after_the_alter = judged("18", 150)
+    after_the_alter = first("18", 150)
     assert not after_the_alter.differs(KNOWN)
-    assert IdReading(1, 300, 310, {T: "19"}).judge(T, after_the_alter, statements(150)).differs(KNOWN)
+    assert judged(statements(150), *readings("18", "19", "19")).differs(KNOWN)
 
 
 def test_in_mysql_tablespaces_decide_and_where_one_of_the_two_lacks_them_the_time_does() -> None:
@@ -69,24 +155,24 @@ def test_in_mysql_tablespaces_decide_and_where_one_of_the_two_lacks_them_the_tim
 def test_ids_that_name_the_same_table_differently_are_taken_over() -> None:
     """As when the right to see tablespaces is granted."""
     known = Fingerprint(epoch=1, at=100, ids="100/")
-    found = judged("100/7", known=known)
+    found = first("100/7", known=known)
     assert not found.differs(known)
     assert found.ids == "100/7"
-    assert judged("100/8", known=found).differs(found)
+    assert judged(statements(), *readings("100/8", "100/8"), known=found).differs(found)
 
 
 @pytest.mark.parametrize("ids", ["18", "19"])
 def test_a_statement_beside_the_look_leaves_the_judgment_to_the_next_one(ids: str) -> None:
-    assert judged(ids, 205) is KNOWN
-    assert judged(ids, *range(1000, 1000 + STATEMENTS_KEPT)) is KNOWN
+    assert first(ids, 205) is KNOWN
+    assert first(ids, *range(1000, 1000 + STATEMENTS_KEPT)) is KNOWN
 
 
 def test_ids_that_are_not_known_or_are_another_servers_are_taken_over() -> None:
     for known in (Fingerprint(noted="1:7"), Fingerprint("1:7", "", 2, 900, "3")):
-        found = judged("19", known=known)
+        found = first("19", known=known)
         assert not found.differs(known)
         assert (found.ids, found.at) == ("19", 200)
-    assert IdReading(1, 200, 210, {}).judge(T, KNOWN, statements()) is KNOWN  # without the right to see them
+    assert judged(statements(), IdReading(1, 200, 210)) is KNOWN  # without the right to see them
 
 
 def test_what_is_read_again_after_a_lost_connection_counts_once_and_another_epoch_begins_anew() -> None:
