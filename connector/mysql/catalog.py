@@ -14,6 +14,7 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import NotYetError, TableError
@@ -54,7 +55,8 @@ def find_tables(
         )
         facts += [TableFacts(TableName(namespace, name), *rest) for namespace, name, *rest in found]
     facts = sorted((f for f in facts if f.table in named), key=lambda f: f.table)
-    return [_of_unlocked(connection, f, busy) if f.engine is None else f for f in facts]
+    opened = (_of_unlocked(connection, f, busy) if f.engine is None else f for f in facts)
+    return [each for each in opened if each is not None]
 
 
 def captured_names(connection: Connection[Any], config: SourceConfig) -> set[TableName]:
@@ -70,22 +72,32 @@ _SKIPPED = 1684
 """MariaDB's warning, within a transaction, instead of a wait."""
 
 
-def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[TableName] | None) -> TableFacts:
+def _of_unlocked(
+    connection: Connection[Any], facts: TableFacts, busy: set[TableName] | None
+) -> TableFacts | None:
     """Reread the facts of a table that could not be opened: MariaDB returned no engine, and a warning.
 
-    It was locked, or it is broken, which leaves it without an engine.
+    It was locked, dropped (None), or it is broken, which leaves it without an engine.
     """
-    try:
-        rows(connection, f"SELECT 1 FROM {qualified(facts.table)} LIMIT 0")
-    except pymysql.Error as error:
-        if busy is not None and code_of(error) in LOCKED:
-            busy.add(facts.table)
-        elif is_transient(code_of(error)):
-            raise
-        return facts
-    condition = table_condition(facts.table)  # an unopened table's comment was why it was not opened
-    found = rows(connection, f"SELECT engine, table_comment FROM information_schema.tables WHERE {condition}")
-    return replace(facts, engine=found[0][0], comment=found[0][1]) if found else facts
+    for _ in range(_READINGS):
+        try:
+            rows(connection, f"SELECT 1 FROM {qualified(facts.table)} LIMIT 0")
+        except pymysql.Error as error:
+            if code_of(error) == ER.NO_SUCH_TABLE:
+                return None  # one that has its name by now is a different one
+            if busy is not None and code_of(error) in LOCKED:
+                busy.add(facts.table)
+            elif is_transient(code_of(error)):
+                raise
+            return facts
+        where = table_condition(facts.table)  # an unopened table's comment was why it was not opened
+        found = rows(connection, f"SELECT engine, table_comment FROM information_schema.tables WHERE {where}")
+        if not found or found[0][0] is not None:
+            return replace(facts, engine=found[0][0], comment=found[0][1]) if found else None
+    if busy is None:
+        raise pymysql.err.OperationalError(LOCKED[0], f"{facts.table} is locked again and again")
+    busy.add(facts.table)
+    return facts
 
 
 def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:

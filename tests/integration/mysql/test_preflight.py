@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+import pymysql
 import pytest
 
 from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError
+from connector.mysql.catalog import TableFacts, find_tables
+from connector.mysql.connection import close, connect, query
 from connector.schema import TableName
 from connector.source import Finding
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import read_all, source_of
 from tests.support.source.reading import following
+from tests.support.waiting import wait_until
 
 
 def findings(
@@ -152,7 +157,7 @@ def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: My
     source, done = source_of(mariadb), threading.Event()
 
     def drop_and_rename() -> None:
-        while not done.wait(0.05):  # not so fast that a table is there again when it is looked for again
+        while not done.wait(0.05):
             mariadb.execute(
                 "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b LIKE a", "RENAME TABLE a TO c",
                 "DROP TABLE b, c",
@@ -171,6 +176,41 @@ def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: My
         done.set()
         thread.join()
         source.close()
+
+
+@pytest.mark.only_mariadb
+def test_a_table_that_is_gone_once_it_is_unlocked_is_not_taken_for_a_broken_one(
+    mariadb: MysqlDatabase,
+) -> None:
+    """MariaDB shows no engine. One that is created under its name meanwhile is a different one."""
+    mariadb.execute("CREATE TABLE kept (id int PRIMARY KEY)")
+    config, busy, found = source_of(mariadb)._config, set[TableName](), list[TableFacts]()
+    session, holder = connect(mariadb.url, "test"), mariadb.connect()
+    holder.cursor().execute(f"SELECT GET_LOCK('{mariadb.name}', 0)")
+    making = (
+        f"CREATE TABLE slow (id int PRIMARY KEY) SELECT 1 AS id, GET_LOCK('{mariadb.name}', 60) AS s"
+        " UNION ALL SELECT 1, 1"
+    )
+
+    def create() -> None:
+        with contextlib.suppress(pymysql.err.IntegrityError):  # its rows have the same key
+            mariadb.execute(making)
+
+    creating = threading.Thread(target=create)
+    looking = threading.Thread(target=lambda: found.extend(find_tables(session, config, busy)))
+    creating.start()
+    in_state = "SELECT 1 FROM information_schema.processlist WHERE state LIKE '{}%' AND info LIKE '{}%'"
+    wait_until(lambda: mariadb.execute(in_state.format("User lock", "CREATE")), "the table is locked")
+    query(session, "SET SESSION lock_wait_timeout = 3")
+    looking.start()
+    waiting = in_state.format("Waiting for table metadata lock", "SELECT 1 FROM `")
+    wait_until(lambda: mariadb.execute(waiting), "it was listed without an engine, and is waited for")
+    holder.close()
+    creating.join()
+    looking.join()
+    close(session)
+    assert [facts.table.name for facts in found] == ["kept"]
+    assert not busy
 
 
 @pytest.mark.every_release
