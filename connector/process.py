@@ -4,7 +4,7 @@ Invariants:
 
 - A process counts as gone only if that is known: same boot, host name and namespace of process ids, and no
   process has that id, or the one that has it started at another time.
-- One of another machine, or one that can't be examined, may live.
+- One of another machine, or one that can't be examined, may live; where /proc is another namespace's, any.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class ProcessIdentity:
 
 def _machine() -> str | None:
     try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None  # it shows another namespace's processes, under other ids
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:

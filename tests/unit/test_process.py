@@ -43,3 +43,14 @@ def test_a_name_that_is_cut_amid_a_character_is_no_error(
     stat.write_bytes(b"7 (loesch-dienst-\xc3) S " + b" ".join(b"%d" % n for n in range(30)))
     monkeypatch.setattr(process, "Path", lambda _: stat)
     assert process._start_of(7) == "18"
+
+
+def test_nothing_is_known_where_proc_shows_the_processes_of_another_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after `unshare --pid --fork`: whoever has this number there may start, or end, at any time."""
+    own = ProcessIdentity.own()
+    monkeypatch.setattr(process.os, "getpid", lambda: 1)
+    assert ProcessIdentity.own().machine is None
+    for doubtful in (own, replace(own, pid=1), replace(own, start="1")):
+        assert (doubtful.lives, doubtful.is_gone) == (False, False)
