@@ -50,7 +50,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.listening import Listener, Probe, listening, login_seconds, silence_seconds
 from connector.lost_sessions import LostSessions
 from connector.masking.source import masked_source
-from connector.signals import SignalEvent, reloaded_by_signal, stopped_by_signals
+from connector.signals import SignalEvent, reloaded_by_signal, stopped_by_signals, stops_postponed
 from connector.silence import SILENCE_SECONDS, end_all
 from connector.source import Finding, Source
 from connector.store.factory import open_store, open_stores
@@ -62,6 +62,9 @@ log = logging.getLogger(__name__)
 
 HANDOVER_SECONDS = 5.0
 """How long an agent that handed over leaves the lease to others before it may take it back."""
+
+STOP_SECONDS = 0.1
+"""How often an agent that waits looks whether it was told to stop."""
 
 RELOAD_SECONDS = 1.0
 """How often a standby whose configuration file is invalid reads it again."""
@@ -238,7 +241,8 @@ class _Agent:
     `lease_store`: the same store for the lease, where a request that hangs is given up while the lease holds.
     `term`: the last tenure's term; 0: none. The next tenure begins with the configuration that the last one
     ended with (`LiveAgent.stand_by`). `first_seconds`: for the source's first answer, if the last tenure's
-    came late or never: a login that takes longer than silence may would end each one.
+    came late or never: a login that takes longer than silence may would end each one. `capture`: this
+    tenure's, which a signal stops.
     """
 
     live: LiveAgent
@@ -249,6 +253,7 @@ class _Agent:
     stopped: threading.Event
     term: int = 0
     first_seconds: float = 0.0
+    capture: Capture | None = None
 
     def run(self) -> Progress:
         while True:
@@ -273,15 +278,31 @@ class _Agent:
         _require_fit(self.live.config, self.store, self.lease_store, self._pause)
         self.live.stand_by()
         self._pause(0)
-        lease = _acquire_lease(self.live.config, self.lease_store, standby=self.standby, sleep=self._pause)
-        source: Source | None = None
-        capture: Capture | None = None
+        with stopped_by_signals(self._stop):  # which ends nothing at once: the lease may be taken just then
+            lease = _acquire_lease(
+                self.live.config, self.lease_store, standby=self.standby, sleep=self._pause
+            )
+            try:
+                capture = self._hold(lease)
+            finally:
+                with stops_postponed():
+                    ended, self.capture = self.capture, None
+                    in_doubt = ended is not None and ended.in_doubt
+                    lease.release(fenced=is_fenced(ended, lease), unreachable=in_doubt)
+        if capture.handed_over and not self.stopped.is_set():
+            self.live.stand_by()
+            log.info("handed over; standing by")
+            lease.wait_until_taken(HANDOVER_SECONDS)
+        return capture
+
+    def _hold(self, lease: Lease) -> Capture:
+        """Capture while the lease is ours."""
+        self._pause(0)
+        config = self._config_as_of_now(lease.term)
+        self.term = lease.term
+        source = open_source(config)
         try:
-            self._pause(0)
-            config = self._config_as_of_now(lease.term)
-            self.term = lease.term
-            source = open_source(config)
-            capture = Capture(
+            capture = self.capture = Capture(
                 source,
                 self.store,
                 config,
@@ -296,7 +317,6 @@ class _Agent:
             silence = silence_seconds(seconds, standbys=self.standby)
             login = login_seconds(seconds, standbys=self.standby)
             with (
-                self._stopping(capture),
                 reloaded_by_signal(capture.reload),
                 _listen(
                     config,
@@ -313,16 +333,9 @@ class _Agent:
                 finally:
                     if listener.late is not None:
                         self.first_seconds = SILENCE_SECONDS if listener.late else 0.0
+            return capture
         finally:
-            if source is not None:
-                source.close()
-            in_doubt = capture is not None and capture.in_doubt
-            lease.release(fenced=is_fenced(capture, lease), unreachable=in_doubt)
-        if capture.handed_over and not self.stopped.is_set():
-            self.live.stand_by()
-            log.info("handed over; standing by")
-            lease.wait_until_taken(HANDOVER_SECONDS)
-        return capture
+            source.close()
 
     def _pause(self, seconds: float) -> None:
         """Wait, and exit if we were told to stop.
@@ -330,18 +343,17 @@ class _Agent:
         Does not wait for the event: the signal handler that sets it interrupts this thread, which may hold
         the event's lock then.
         """
-        if not self.stopped.is_set():
-            time.sleep(seconds)
+        until = time.monotonic() + seconds
+        while not self.stopped.is_set() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, STOP_SECONDS))
         if self.stopped.is_set():
             sys.exit(0)
 
-    def _stopping(self, capture: Capture) -> AbstractContextManager[None]:
-        def stop(number: signal.Signals) -> None:
+    def _stop(self, number: signal.Signals) -> None:
+        self.stopped.set()
+        if self.capture is not None:
             log.info("%s: landing and committing what was read", number.name)
-            self.stopped.set()
-            capture.stop()
-
-        return stopped_by_signals(stop)
+            self.capture.stop()
 
     def _config_as_of_now(self, term: int) -> Config:
         """Return the configuration that an agent running all along would have applied by now.
@@ -412,4 +424,5 @@ def _record_log_off(config: Config, store: Store, lease_store: Store, source: So
         manifest_history.load(lambda landed: landed.source)
         manifest_history.note_log_off(source.identity, reason)
     finally:
-        lease.release(unreachable=manifest_history.in_doubt)
+        with stops_postponed():
+            lease.release(unreachable=manifest_history.in_doubt)

@@ -77,3 +77,20 @@ def stopped_by_signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def stops_postponed() -> Iterator[None]:
+    """Have a SIGTERM or Ctrl-C that comes within the block take effect at its end. In the main thread only.
+
+    For a block that ends soon, whatever happens.
+    """
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _frame: came.append(number)) for each in STOPPING}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        if came:
+            signal.raise_signal(came[0])

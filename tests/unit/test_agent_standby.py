@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -26,10 +28,12 @@ from connector.errors import (
     TransientError,
 )
 from connector.landing import lease as lease_module
+from connector.landing.format import LEASE
 from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest_store import newest_manifest
 from connector.process import ProcessIdentity
 from connector.schema import TableName
+from connector.signals import SignalEvent, stopped_by_signals
 from connector.silence import SILENCE_SECONDS
 from connector.source import Finding
 from connector.testing.memory_store import MemoryStore
@@ -139,6 +143,40 @@ def test_it_ends_when_it_is_stopped_even_if_it_handed_over_or_was_overtaken(
     assert run(monkeypatch, store, stop_and_hand_over) == [1]
     with pytest.raises(FencedError):
         run(monkeypatch, store, stop_and_be_fenced)
+
+
+@pytest.mark.parametrize(("released", "signals"), [(False, 1), (True, 1), (True, 2), (True, 3)])
+def test_a_stop_while_the_lease_is_taken_or_released_leaves_it_released(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore, released: bool, signals: int
+) -> None:
+    """The third signal comes earlier."""
+    stopped, true_replace = SignalEvent(), store.replace
+
+    def replace(path: str, data: bytes, version: str | None) -> str | None:
+        if path != LEASE or released != (b'"released": true' in data):
+            return true_replace(path, data, version)
+        written = None if released else true_replace(path, data, version)
+        for _ in range(min(signals, 2)):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return written or true_replace(path, data, version)
+
+    def capture(_capture: Any) -> None:
+        if signals == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def exit_now(_signal: object) -> None:
+        stopped.set()
+        sys.exit(0)
+
+    open_memory(monkeypatch, store)
+    monkeypatch.setattr(agent.Capture, "run", capture)
+    monkeypatch.setattr(store, "replace", replace)
+    with stopped_by_signals(exit_now), suppress(SystemExit, KeyboardInterrupt):
+        agent.run(config_of(), stopped=stopped)
+    assert stopped.is_set()
+    lease = read_lease(store)
+    assert lease is not None
+    assert lease.released
 
 
 def test_a_stop_whose_exception_is_lost_ends_what_waits_for_the_lease(
