@@ -8,23 +8,33 @@ Four ways: a quick question that is not `answered` ends its own connection; who 
 never interrupt for long counts its pauses (`Patience`); whoever finds the server silent
 (`connector.listening`) ends all connections of an agent (`end_all`), whatever they wait for; and one whose
 server no longer works for it (`connector.lost_sessions`) is ended alone (`end`).
+
+What has no connection yet can't be ended: no driver limits how long a host's name is looked up. It is given
+up (`TimedCalls`, `logged_in`).
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import struct
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator
+from concurrent import futures
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from connector.errors import UnreachableError
 
 SILENCE_SECONDS = 30.0
 """As long as TCP takes for a peer that is gone: a busy server may take seconds to answer anything."""
+
+LOOKUP_SECONDS = 20.0
+"""How long a host's name may be looked up: as long as usual resolvers ask for it and for one that they derive
+from it, ten seconds each. One that asks a second server after five has an answer by then.
+"""
 
 ASK_AGAIN_SECONDS = 2.0
 """Between two questions whether the peer works for a connection on which nothing comes."""
@@ -200,3 +210,100 @@ class Patience:
         lost, self._doubted = self._doubted, not self._works()
         if lost and self._doubted:
             raise UnreachableError(f"{self._doing}: the server was silent for {SILENCE_SECONDS:g} s")
+
+
+_Result = TypeVar("_Result")
+
+
+class TimedCalls:
+    """Calls that nothing ends but their own limits, and that are given up after a time; safe for threads.
+
+    One that was given up goes on in a daemon thread. There are never more than `at_most`.
+    """
+
+    def __init__(self, at_most: int) -> None:
+        self._places = threading.BoundedSemaphore(at_most)
+
+    def run(
+        self,
+        call: Callable[[], _Result],
+        seconds: float,
+        doing: str,
+        discard: Callable[[_Result], object] = lambda _result: None,
+    ) -> _Result:
+        """Return or raise what a call does; `TimeoutError` after `seconds`. Signals may interrupt the wait.
+
+        `discard` is given what a call returns that was given up.
+        """
+        if not self._places.acquire(timeout=seconds):
+            raise TimeoutError(f"{doing} timed out after {seconds:g} s, as others do that go on")
+        answer: futures.Future[_Result] = futures.Future()
+
+        def run() -> None:
+            try:
+                found = call()
+            except BaseException as error:  # for whoever waits
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(error)
+            else:
+                if answer.set_running_or_notify_cancel():
+                    answer.set_result(found)
+                else:
+                    discard(found)
+            finally:
+                self._places.release()
+
+        thread = threading.Thread(target=run, name="timed", daemon=True)
+        try:
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is to be had now
+                self._places.release()
+                return call()
+            with suppress(futures.TimeoutError):
+                answer.exception(seconds)
+        except BaseException:
+            if not answer.cancel() and answer.exception() is None:
+                discard(answer.result())
+            raise
+        if answer.cancel():
+            raise TimeoutError(f"{doing} timed out after {seconds:g} s")
+        return answer.result()
+
+
+_logins = TimedCalls(64)
+
+
+def logged_in(
+    connect: Callable[[], _Result], hosts: Collection[str], seconds: float, close: Callable[[_Result], object]
+) -> _Result:
+    """Return the connection that `connect` opens to one of the hosts; `TimeoutError` if it takes too long.
+
+    Its driver limits it to `seconds` for each address, but not how long names are looked up. So they are
+    looked up before, which also counts their addresses, and the driver has as long to do so again.
+    """
+    names = [host for host in hosts if _is_name(host)]
+    if not names:
+        return connect()
+    lookup_seconds, which = LOOKUP_SECONDS * len(names), ", ".join(names)
+    addresses = _logins.run(lambda: sum(map(_addresses, names)), lookup_seconds, f"looking up {which}")
+    limit = (addresses + len(hosts) - len(names)) * seconds + lookup_seconds
+    return _logins.run(connect, limit, f"connecting to {which}", close)
+
+
+def _is_name(host: str) -> bool:
+    if not host or host.startswith(("/", "@")):  # a socket's file
+        return False
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return True
+    return False
+
+
+def _addresses(name: str) -> int:
+    """Return how many addresses a name has; 1 for one that is unknown, as the driver says."""
+    try:
+        return len(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return 1

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -28,7 +29,7 @@ from connector.errors import (
     TransientError,
     UnreachableError,
 )
-from connector.silence import SILENCE_SECONDS, Awaited, answered, note_open, shut_down
+from connector.silence import SILENCE_SECONDS, Awaited, answered, logged_in, note_open, shut_down
 
 CONNECT_SECONDS = 10
 """An unreachable host must be reported well before an operator loses patience."""
@@ -204,17 +205,20 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
     `PreconditionError` if it refuses.
     """
     parameters = parse_url(url)
+    opened = partial(
+        _Connection,
+        **{**parameters, "password": parameters["password"].encode()},  # a str is sent as Latin-1
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=SILENCE_SECONDS,  # of the handshake: the server may look up our host's name first
+        program_name=name,
+        max_allowed_packet=1 << 30,
+        init_command=f"SET SESSION {', '.join(_SESSION)}",
+    )
+    hosts = [] if "unix_socket" in parameters else [parameters["host"]]
     try:
-        connection = _Connection(
-            **{**parameters, "password": parameters["password"].encode()},  # a str is sent as Latin-1
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=SILENCE_SECONDS,  # of the handshake: the server may look up our host's name first
-            program_name=name,
-            max_allowed_packet=1 << 30,
-            init_command=f"SET SESSION {', '.join(_SESSION)}",
-        )
+        connection = logged_in(opened, hosts, CONNECT_SECONDS + SILENCE_SECONDS, close)
     except (pymysql.Error, OSError, RuntimeError) as error:
         raise refused(error, parameters) from None
     try:

@@ -32,7 +32,7 @@ from connector.errors import (
 )
 from connector.listening import SessionProbe
 from connector.postgres.driver.interface import CopyError
-from connector.silence import Awaited, answered, note_open, shut_down
+from connector.silence import SILENCE_SECONDS, Awaited, answered, logged_in, note_open, shut_down
 
 SESSION = {
     # Whoever may create in another schema can't have operators or functions of theirs run with our rights,
@@ -191,13 +191,18 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
     }
     if replication:
         fixed["replication"] = "database"
+    hosts = (parameters.get("hostaddr") or parameters.get("host", "")).split(",")
+    limit = parameters.get("connect_timeout", str(CONNECT_SECONDS))
+    seconds = int(limit) if limit.isdecimal() and int(limit) else SILENCE_SECONDS
     try:
-        connection = psycopg2.connect(
-            make_dsn(**{**ours, **parameters, **fixed}),
-            connection_factory=_Connection,
-            cursor_factory=_Cursor,
+        dsn = make_dsn(**{**ours, **parameters, **fixed})
+        connection = logged_in(
+            lambda: psycopg2.connect(dsn, connection_factory=_Connection, cursor_factory=_Cursor),
+            hosts,
+            seconds + 1,  # which libpq counts as whole ones
+            close,
         )
-    except psycopg2.Error as error:
+    except (psycopg2.Error, TimeoutError) as error:
         raise refused(error, parameters) from None
     connection.autocommit = True
     note_open(name, connection, Connection.fileno)

@@ -4,15 +4,17 @@ Temporary ones (of a role, a pod, a machine) are to be renewed minutes before th
 that comes then do it: if the service that gives them hangs, that request waits for it, and an agent may lose
 its lease, whose credentials hold. So here a thread renews them, and requests go on with the former ones.
 
-Invariant: a request waits for new credentials only if it has none that hold.
+Invariants: a request waits for new credentials only if it has none that hold, and not for ever: of what gives
+them, some know no limit (a process).
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent import futures
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -22,14 +24,19 @@ from botocore.config import Config as ClientConfig
 from botocore.credentials import Credentials, ReadOnlyCredentials, RefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError
 
-HOLD_SECONDS = 60
-"""Credentials that hold for less count as expired: a request takes time, and clocks differ."""
+HOLD_SECONDS = 5
+"""Credentials that hold for less count as expired: a request takes time. Where clocks differ by more, the
+store may refuse them before, which passes (`S3Store`).
+"""
 
 RENEW_AGAIN_SECONDS = 10.0
 """The pause before credentials that could not be renewed are renewed again."""
 
 ANSWER_SECONDS = 5.0
 """How long a service that gives credentials may take to answer; it is asked four times."""
+
+WAIT_SECONDS = 30.0
+"""How long a request waits for credentials: more than those four take."""
 
 
 def new_session(region: str | None = None) -> boto3.session.Session:
@@ -71,19 +78,18 @@ class RenewedAhead(Credentials):
     def __init__(self, renewable: RefreshableCredentials) -> None:
         self._renewable: Any = renewable  # its types leave out the expiry
         self._held: tuple[ReadOnlyCredentials, datetime] | None = None
-        self._asking, self._renewing = threading.Lock(), threading.Lock()
+        self._beginning = threading.Lock()
+        self._asked: futures.Future[ReadOnlyCredentials] | None = None
+        self._again_at = 0.0
         self.method = renewable.method
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """Return credentials that hold, for one request; blocks only if there are none."""
         held = self._holding()
         if held is None:
-            return self._ask()
-        if self._renewable.refresh_needed() and self._renewing.acquire(blocking=False):
-            try:
-                threading.Thread(target=self._renew, name="credentials", daemon=True).start()
-            except RuntimeError:  # no thread is to be had now; those that we have still hold
-                self._renewing.release()
+            return self._wait(self._ask())
+        if self._renewable.refresh_needed() and time.monotonic() >= self._again_at:
+            self._ask(ahead=True)
         return held
 
     def get_deferred_property(self, property_name: str) -> Callable[[], str | None]:
@@ -96,23 +102,38 @@ class RenewedAhead(Credentials):
         left = self._held[1] - datetime.now(timezone.utc)
         return self._held[0] if left > timedelta(seconds=HOLD_SECONDS) else None
 
-    def _ask(self, *, ahead: bool = False) -> ReadOnlyCredentials:
-        """Ask botocore; one thread at a time, so that credentials and expiry are of one answer."""
-        with self._asking:
-            if not ahead and (held := self._holding()) is not None:
-                return held
-            try:
-                found: ReadOnlyCredentials = self._renewable.get_frozen_credentials()
-            except RuntimeError as error:  # what it raises for new ones that have expired
-                raise CredentialRetrievalError(provider=self.method, error_msg=str(error)) from error
-            self._held = found, self._renewable._expiry_time
-            return found
+    def _ask(self, *, ahead: bool = False) -> futures.Future[ReadOnlyCredentials]:
+        """Have a thread ask botocore, unless one does; return what will be its answer."""
+        with self._beginning:
+            if self._asked is None or self._asked.done():
+                asked = self._asked = futures.Future()
+                try:
+                    threading.Thread(
+                        target=self._answer, args=[asked, ahead], name="credentials", daemon=True
+                    ).start()
+                except RuntimeError as error:  # no thread is to be had now
+                    asked.set_exception(self._failure(error))
+            return self._asked
 
-    def _renew(self) -> None:
+    def _answer(self, asked: futures.Future[ReadOnlyCredentials], ahead: bool) -> None:
         try:
-            with suppress(Exception):  # botocore has logged it, and those that we have still hold
-                self._ask(ahead=True)
-            if self._renewable.refresh_needed():
-                time.sleep(RENEW_AGAIN_SECONDS)
-        finally:
-            self._renewing.release()
+            found: ReadOnlyCredentials = self._renewable.get_frozen_credentials()
+            self._held = found, self._renewable._expiry_time
+        except BaseException as error:  # for whoever waits; botocore has logged it
+            # A RuntimeError is what it raises for new ones that have expired.
+            answer = functools.partial(
+                asked.set_exception, self._failure(error) if isinstance(error, RuntimeError) else error
+            )
+        else:
+            answer = functools.partial(asked.set_result, found)
+        if ahead and self._renewable.refresh_needed():
+            self._again_at = time.monotonic() + RENEW_AGAIN_SECONDS
+        answer()
+
+    def _wait(self, asked: futures.Future[ReadOnlyCredentials]) -> ReadOnlyCredentials:
+        if futures.wait([asked], WAIT_SECONDS).not_done:
+            raise self._failure(f"no answer for {WAIT_SECONDS:g} s")
+        return asked.result()
+
+    def _failure(self, reason: object) -> CredentialRetrievalError:
+        return CredentialRetrievalError(provider=self.method, error_msg=str(reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connector.config import LandingConfig
+from connector.store.hurried import HurriedStore
 from connector.store.local import LocalStore
 from connector.store.protocol import Store
 
@@ -22,7 +23,8 @@ def open_store(config: LandingConfig, source: str, *, patient: bool = True) -> S
 def open_stores(config: LandingConfig, source: str, answer_seconds: float) -> tuple[Store, Store]:
     """Open it as an agent does, and once more for requests that it repeats itself.
 
-    Such a request is given up after `answer_seconds`, once. A folder's file system knows no such limit.
+    Such a request is given up after `answer_seconds`, once, whatever it waits for. A folder's file system
+    knows no such limit.
     """
     if config.folder is not None:
         store = LocalStore(config.folder / source)
@@ -30,4 +32,4 @@ def open_stores(config: LandingConfig, source: str, answer_seconds: float) -> tu
     from connector.store.s3 import S3Store
 
     patient, hurried = S3Store.open_both(config, source, answer_seconds)
-    return patient, hurried
+    return patient, HurriedStore(hurried, answer_seconds)

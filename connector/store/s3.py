@@ -33,7 +33,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, PreconditionError, TransientError
-from connector.store.credentials import new_session
+from connector.store.credentials import RenewedAhead, new_session
 from connector.store.local import drop_stale
 
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ _PATIENT, _IMPATIENT = _Waits(30.0, 4), _Waits(8.0, 2)
 class S3Store:
     """A store in a bucket, under a prefix; safe for threads. See `connector.store.protocol.Store`."""
 
-    def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
+    def __init__(self, client: S3Client, bucket: str, prefix: str, *, renews: bool = False) -> None:
         self._client = client
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._scratch: Path | None = None
-        self._had_credentials = False
+        self._had_credentials, self._renews = False, renews
 
     @classmethod
     def open(cls, config: LandingConfig, source: str, *, patient: bool = True) -> S3Store:
@@ -121,7 +121,9 @@ class S3Store:
                 )
                 for each in waits
             ]
-        return [cls(client, bucket, f"{prefix}/{source}" if prefix else source) for client in clients]
+            renews = isinstance(session.get_credentials(), RenewedAhead)
+        path = f"{prefix}/{source}" if prefix else source
+        return [cls(client, bucket, path, renews=renews) for client in clients]
 
     @property
     def scratch(self) -> Path:
@@ -258,15 +260,21 @@ class S3Store:
         """Raise our errors. Credentials that could be had before, and now can't, may come back.
 
         They are renewed every few hours, and botocore asks a machine's metadata service once, for a second.
+        What gives them may fail until they expire, perhaps by the store's clock first.
         """
         try:
             with _errors(f"{self.url}/{path}"):
                 yield
         except PreconditionError as error:
-            if self._had_credentials and isinstance(error.__cause__, CredentialRetrievalError):
+            if self._may_pass(error.__cause__):
                 raise TransientError(str(error), hint=error.hint) from error.__cause__
             raise
         self._had_credentials = True
+
+    def _may_pass(self, cause: BaseException | None) -> bool:
+        if isinstance(cause, ClientError):
+            return self._renews and _code(cause) == "ExpiredToken"
+        return self._had_credentials and isinstance(cause, CredentialRetrievalError)
 
 
 def _client_config(config: LandingConfig, waits: _Waits) -> ClientConfig:

@@ -53,7 +53,9 @@ def accounts_of(store: S3Store) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("minutes", [12, 5], ids=["botocore may renew", "botocore must renew"])
+@pytest.mark.parametrize(
+    "minutes", [12, 5, 0.5], ids=["botocore may renew", "botocore must renew", "they are about to expire"]
+)
 def test_no_request_waits_for_credentials_while_the_former_ones_hold(opened: Open, minutes: float) -> None:
     sts, patient, hurried = opened(minutes * MINUTE)
     patient.put("a", b"1")

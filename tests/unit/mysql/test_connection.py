@@ -99,3 +99,14 @@ def test_closing_a_connection_ends_the_wait_of_another_thread_for_its_answer(
     for thread in (closing, asking):
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_a_name_that_nobody_looks_up_in_time_is_a_server_that_can_not_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(30) and [])
+    monkeypatch.setattr(silence, "LOOKUP_SECONDS", 0.05)
+    with pytest.raises(UnreachableError, match=r"looking up db.example timed out after 0.05 s"):
+        connect("mysql://u:secret@db.example/shop", "deltatide shop")
+    ended.set()

@@ -13,8 +13,9 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection
 
+from connector import silence
 from connector.errors import DeltatideError, PreconditionError, TransientError, UnreachableError
-from connector.postgres.connection import driver_errors, failed, one_line, one_row, refused
+from connector.postgres.connection import connect, driver_errors, failed, one_line, one_row, refused
 from connector.postgres.dump import _failure
 from connector.postgres.primary_session import PrimarySession
 from connector.schema import TableName
@@ -171,3 +172,14 @@ def test_closing_a_session_ends_the_wait_of_another_thread_for_its_answer() -> N
     for thread in (closing, asking):
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_a_name_that_nobody_looks_up_in_time_is_a_server_that_can_not_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(30) and [])
+    monkeypatch.setattr(silence, "LOOKUP_SECONDS", 0.05)
+    with pytest.raises(UnreachableError, match=r"looking up db.example timed out after 0.05 s"):
+        connect("postgresql://u:secret@db.example/shop", "deltatide shop")
+    ended.set()

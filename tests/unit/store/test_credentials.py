@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import CredentialRetrievalError
+from botocore.exceptions import ClientError, CredentialRetrievalError
 
+from connector.errors import PreconditionError, TransientError
+from connector.store import credentials as credentials_module
 from connector.store.credentials import RenewedAhead, new_session
+from connector.store.s3 import S3Store
 from tests.support.waiting import wait_until
 
 
@@ -18,10 +22,12 @@ class Given:
     """What gives credentials: each holds for `seconds` from when it is asked for."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.times = seconds, 0
+        self.seconds, self.times, self.answers = seconds, 0, threading.Event()
+        self.answers.set()
 
     def __call__(self) -> dict[str, Any]:
         self.times += 1
+        self.answers.wait(30)
         expiry = datetime.now(timezone.utc) + timedelta(seconds=self.seconds)
         return {"access_key": f"key{self.times}", "secret_key": "s", "token": "t",
                 "expiry_time": expiry.isoformat()}  # fmt: skip
@@ -49,6 +55,54 @@ def test_credentials_that_have_expired_when_they_come_are_a_failure_that_a_store
     given.seconds = -60
     with pytest.raises(CredentialRetrievalError, match="still expired"):
         credentials.get_frozen_credentials()
+
+
+def test_in_their_last_minute_no_request_waits_for_what_gives_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process, for example, whose time nobody limits."""
+    given = Given(30)
+    credentials = renewed(given)
+    first = credentials.get_frozen_credentials()
+    wait_until(lambda: credentials._asked is None or credentials._asked.done(), "it is not asked now")
+    given.answers.clear()
+    monkeypatch.setattr(credentials, "_again_at", 0.0)
+    begun, asked = time.monotonic(), given.times
+    for _ in range(3):
+        assert credentials.get_frozen_credentials().secret_key == first.secret_key
+    assert time.monotonic() - begun < 5
+    wait_until(lambda: given.times == asked + 1, "one renewal is under way")
+    given.answers.set()
+
+
+def test_what_gives_credentials_and_never_answers_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(credentials_module, "WAIT_SECONDS", 0.1)
+    given = Given(3)
+    credentials = renewed(given)
+    given.answers.clear()
+    asked = given.times
+    for _ in range(3):
+        with pytest.raises(CredentialRetrievalError, match=r"no answer for 0.1 s"):
+            credentials.get_frozen_credentials()
+    assert given.times == asked + 1, "it is asked once"
+    given.seconds = 3600
+    given.answers.set()
+    wait_until(lambda: credentials._holding() is not None, "its answer is used")
+
+
+@pytest.mark.parametrize(("renews", "error"), [(True, TransientError), (False, PreconditionError)])
+def test_credentials_that_the_store_calls_expired_are_a_passing_failure_if_they_are_renewed(
+    renews: bool, error: type[Exception]
+) -> None:
+    class Client:
+        def put_object(self, **_: Any) -> Any:
+            raise ClientError({"Error": {"Code": "ExpiredToken"}}, "PutObject")
+
+    client: Any = Client()
+    with pytest.raises(error):
+        S3Store(client, "bucket", "landing", renews=renews).put("a", b"")
 
 
 def test_a_thread_that_can_not_start_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
