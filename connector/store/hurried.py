@@ -16,6 +16,9 @@ from connector.errors import TransientError
 from connector.silence import TimedCalls
 from connector.store.protocol import Store
 
+CONTENT_SECONDS = 30.0
+"""How long a call may take at least that moves content: some is large, and a store may be slow."""
+
 CALLS = 16
 """How many calls may be under way, as many as there are connections."""
 
@@ -23,17 +26,20 @@ _Result = TypeVar("_Result")
 
 
 class HurriedStore:
-    """Forwards every call to a store, and gives it up after `seconds`: `TransientError`. Safe for threads."""
+    """Forwards every call to a store, and gives it up after `seconds`: `TransientError`. Safe for threads.
+
+    `seconds` are for objects as small as the lease; other content may take `CONTENT_SECONDS`.
+    """
 
     def __init__(self, store: Store, seconds: float) -> None:
         self.url = store.url
         self._store, self._seconds = store, seconds
         self._calls = TimedCalls(CALLS)
 
-    def _in_time(self, path: str, call: Callable[[], _Result]) -> _Result:
+    def _in_time(self, path: str, call: Callable[[], _Result], at_least: float = 0.0) -> _Result:
         doing = f"{self.url}/{path}: a request"
         try:
-            return self._calls.run(call, self._seconds, doing)
+            return self._calls.run(call, max(self._seconds, at_least), doing)
         except TimeoutError as error:
             raise TransientError(str(error)) from error
 
@@ -44,19 +50,19 @@ class HurriedStore:
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object, overwriting an existing one."""
-        self._in_time(path, lambda: self._store.put(path, data))
+        self._in_time(path, lambda: self._store.put(path, data), CONTENT_SECONDS)
 
     def put_file(self, path: str, local: Path) -> int:
         """Move a finished local file into the store."""
-        return self._in_time(path, lambda: self._store.put_file(path, local))
+        return self._in_time(path, lambda: self._store.put_file(path, local), CONTENT_SECONDS)
 
     def create(self, path: str, data: bytes) -> bool:
         """Write an object that must not exist; False if it does."""
-        return self._in_time(path, lambda: self._store.create(path, data))
+        return self._in_time(path, lambda: self._store.create(path, data), CONTENT_SECONDS)
 
     def read(self, path: str, limit: int | None = None) -> bytes | None:
         """Return an object's content; None if there is none."""
-        return self._in_time(path, lambda: self._store.read(path, limit))
+        return self._in_time(path, lambda: self._store.read(path, limit), CONTENT_SECONDS)
 
     def read_versioned(self, path: str) -> tuple[bytes, str] | None:
         """Return an object's content and its version."""

@@ -10,6 +10,7 @@ import pytest
 
 from connector.errors import TransientError
 from connector.landing.lease import Lease, read_lease
+from connector.store import hurried as hurried_module
 from connector.store.hurried import CALLS, HurriedStore
 from connector.testing.memory_store import MemoryStore
 from tests.support.waiting import wait_until
@@ -47,6 +48,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_one_is_not(
     monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     store = MemoryStore()
+    monkeypatch.setattr(hurried_module, "CONTENT_SECONDS", 0.1)
     goes_on = hang(monkeypatch, store, operation, times=1)
     hurried = HurriedStore(store, 0.1)
     with pytest.raises(TransientError, match=r"^memory/a?: a request timed out after 0.1 s$"):
@@ -55,17 +57,27 @@ def test_a_call_that_hangs_is_given_up_and_the_next_one_is_not(
     goes_on.set()
 
 
+def test_content_may_take_longer_than_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes the lease reads the newest manifest, and the state that it names."""
+    store = MemoryStore()
+    goes_on = hang(monkeypatch, store, "read", times=1)
+    timer = threading.Timer(0.3, goes_on.set)
+    timer.start()
+    assert HurriedStore(store, 0.01).read("a") is None
+    timer.join()
+
+
 def test_no_more_calls_hang_than_there_are_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    goes_on = hang(monkeypatch, store, "read", times=CALLS + 1)
+    goes_on = hang(monkeypatch, store, "read_versioned", times=CALLS + 1)
     hurried, before = HurriedStore(store, 0.01), threading.active_count()
     for _ in range(CALLS + 5):
         with pytest.raises(TransientError):
-            hurried.read("a")
+            hurried.read_versioned("a")
     assert threading.active_count() <= before + CALLS
     goes_on.set()
     wait_until(lambda: threading.active_count() <= before, "they end")
-    assert HurriedStore(store, 30).read("a") is None
+    assert HurriedStore(store, 30).read_versioned("a") is None
 
 
 def test_a_lease_is_renewed_though_a_request_hangs_and_takes_effect_after_it_is_released(
