@@ -287,8 +287,7 @@ def _truncate(
         return events
     events = events.where(F.col(CDC)["op"] != TRUNCATE)
     if soft:
-        frames = [events] if target is None else [events, target]
-        return events.unionByName(truncated(frames, layout, truncates))
+        return events.unionByName(truncated(events, target, layout, truncates))
     *_, last = truncates
     kept = events.where(~before(last))
     if target is None:
@@ -308,8 +307,10 @@ def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSc
     return {at: None if found[at] is None else from_micros(found[at]) for at in sorted(found)}
 
 
-def truncated(frames: Sequence[DataFrame], layout: TargetLayout, truncates: Truncates) -> DataFrame:
-    """Return a delete for each row of `frames` that a truncate found, at the first such truncate. Pure.
+def truncated(
+    events: DataFrame, target: DataFrame | None, layout: TargetLayout, truncates: Truncates
+) -> DataFrame:
+    """Return a delete for each row that a truncate found, at the first such truncate. Pure.
 
     A truncate does not find a row whose delete was logged before it. It does find one deleted by a dump of
     keys, since that delete may land after the truncate::
@@ -319,21 +320,38 @@ def truncated(frames: Sequence[DataFrame], layout: TargetLayout, truncates: Trun
 
     A row that a truncate has deleted in the target already, at this very position, is found again: a chunk
     that landed since may know more of its last version. A delete has the truncate's commit time if the row is
-    known to have been there.
+    known to have been there: also if a dump since then found it gone that may have read after the truncate.
     """
     cdc, key = F.col(CDC), with_raw(layout.key, layout.raw_keys)
     at, gone = position_of(cdc), cdc["op"] == DELETE
-    lives = ~gone | (cdc["seq"] >= CHUNK_SEQ)
+    of_dump = gone & (cdc["seq"] >= CHUNK_SEQ)
     known = F.array(*map(at_literal, truncates))
     truncate = F.array_min(F.filter(known, lambda truncate: truncate > at))
-    state = F.struct(at.alias("at"), lives.alias("lives"), truncate.alias("truncate"), gone.alias("gone"))
-    states = _union(frame.select(*key, state.alias(CDC)) for frame in frames)
+
+    def states_of(frame: DataFrame, high_lsn: Column) -> DataFrame:
+        flags = {"truncate": truncate, "gone": gone, "of_dump": of_dump, "high_lsn": high_lsn}
+        state = F.struct(at.alias("at"), *[value.alias(name) for name, value in flags.items()])
+        return frame.select(*key, state.alias(CDC))
+
+    states = states_of(events, cdc["high_lsn"])
+    if target is not None:  # a dump in it had ended before a truncate that is yet to be merged
+        states = states.unionByName(states_of(target, F.lit(None).cast("bigint")))
     of_key = [F.col(quoted(name)) for name in states.columns if name != CDC]
-    following = F.lead(cdc["at"]).over(Window.partitionBy(*of_key).orderBy(cdc["at"]))
-    states = states.withColumn(CDC, cdc.withField("next", following))
-    found = cdc["lives"] & (cdc["next"].isNull() | (cdc["next"] >= cdc["truncate"]))
+    in_order = Window.partitionBy(*of_key).orderBy(cdc["at"])
+    earlier = F.last(F.when(~cdc["of_dump"], cdc), ignorenulls=True)
+    states = states.withColumn(
+        CDC,
+        cdc.withField("next", F.lead(cdc["at"]).over(in_order)).withField(
+            "earlier", earlier.over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+        ),
+    )
+    lives = ~cdc["gone"] | cdc["of_dump"]
+    found = lives & (cdc["next"].isNull() | (cdc["next"] >= cdc["truncate"]))
+    before_dump = ~cdc["earlier"]["gone"] & (cdc["earlier"]["truncate"] == cdc["truncate"])
+    same_epoch = cdc["at"]["epoch"] == cdc["truncate"]["epoch"]
+    read_after = same_epoch & (cdc["high_lsn"] >= cdc["truncate"]["lsn"])
     times = F.map_from_arrays(known, F.array(*(F.expr(timestamp(time)) for time in truncates.values())))
-    time = F.when(~cdc["gone"], times[cdc["truncate"]])
+    time = F.when(~cdc["gone"] | (before_dump & read_after), times[cdc["truncate"]])
     return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"], time)
 
 

@@ -258,7 +258,7 @@ class TableEvents:
         at = position_of(cdc)
         counts = F.lit(True) if swept is None else ~before(swept)
         if truncates and self.soft:
-            found = truncated([events.where(counts)], layout, truncates)
+            found = truncated(events.where(counts), None, layout, truncates)
             nowhere = cdc.withField("file", F.lit(None).cast("string"))
             nowhere = nowhere.withField("manifest", F.lit(None).cast("bigint"))
             events = events.unionByName(found.withColumn(CDC, nowhere))
