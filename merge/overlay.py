@@ -122,5 +122,15 @@ def as_wide(frame: DataFrame, layout: TargetLayout, *, marked: bool = False) -> 
     return frame.select(*columns, cdc.cast(data_type(cdc_type(marked=marked))).alias(CDC))
 
 
+def with_field_of_deletes(rows: DataFrame, *, soft: bool) -> DataFrame:
+    """Return rows, none of which is deleted, with `_cdc.deleted_at` where deletes are soft, else without it.
+
+    The Delta table may have it or not; queries must find the same fields whatever is yet to be merged.
+    """
+    cdc = F.col(CDC)
+    never = F.lit(None).cast(data_type("timestamp"))
+    return rows.withColumn(CDC, cdc.withField(DELETED_AT, never) if soft else cdc.dropFields(DELETED_AT))
+
+
 def _columns(layout: TargetLayout) -> list[Column]:
     return [F.col(quoted(name)) for name in (*layout.columns, CDC)]

@@ -50,9 +50,10 @@ from merge.lake.target import (
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.missing_columns import INCOMPLETE
-from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, with_field_of_deletes
 from merge.plan import TablePlan, plan_past_holes
 from merge.reading.cut_choice import find_cut, moment_of
+from merge.reconcile import DELETED_AT
 from merge.shapes.shape import shapes_of
 from merge.spark.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
 from merge.views.view import not_of_cut, stale_views
@@ -143,7 +144,7 @@ def _live(
     spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
 ) -> tuple[Manifest, dict[TableName, LiveTable]]:
     landing, newest, begun = begin(spark, config, choose)
-    return newest, {each.target.table: _brought_up(landing, config, each, newest) for each in begun}
+    return newest, {each.target.table: _live_table(landing, config, each, newest) for each in begun}
 
 
 def begin(
@@ -197,6 +198,14 @@ def _begin(
         frontier = recorded[0] if recorded else frontier
     frame = None if state is None else _continuing(spark, config, landing, target, state, frontier)
     return Begun(target, frontier, state, frame)
+
+
+def _live_table(landing: LandingZone, config: Config, begun: Begun, newest: Manifest) -> LiveTable:
+    """Return a table as of a manifest."""
+    live, state, soft = _brought_up(landing, config, begun, newest), begun.state, begun.target.soft
+    if not soft and (state is None or DELETED_AT not in state.structs.get(CDC, ())):
+        return live
+    return replace(live, frame=with_field_of_deletes(live.frame, soft=soft))
 
 
 def _brought_up(landing: LandingZone, config: Config, begun: Begun, newest: Manifest) -> LiveTable:

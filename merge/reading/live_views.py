@@ -79,7 +79,7 @@ from merge.lake.stored_rows import uncached
 from merge.lake.target import table_name
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
-from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, overlay_at_once
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, overlay_at_once, with_field_of_deletes
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
 from merge.reading.pending import NEWEST, RECORDED, STATE, PendingTable, Source
@@ -259,7 +259,7 @@ class _Shown:
     """What a view shows: what has landed of a table (`pending`) over its Delta table, `frame`, if it has one.
 
     `known_as`: the layout of events as they are read, and projected. `is_small`: the Delta table is.
-    `merged`: the manifest up to which it was merged.
+    `merged`: the manifest up to which it was merged. `soft`: deletes.
     """
 
     pending: PendingTable
@@ -269,6 +269,7 @@ class _Shown:
     frame: DataFrame | None
     is_small: bool
     merged: int
+    soft: bool
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,8 @@ class _Tables:
         )
         known_as = schema if projection is not None else emitted
         is_small = delta is not None and delta.bytes <= SMALL_BYTES
-        return _Shown(pending, layout, known_as, projection, frame, is_small, begun.frontier.manifest)
+        merged = begun.frontier.manifest
+        return _Shown(pending, layout, known_as, projection, frame, is_small, merged, target.soft)
 
     def _is_usable(self, begun: Begun, schema: TableSchema) -> bool:
         """Return whether a Delta table is one that `merge.live` would begin with."""
@@ -347,7 +349,8 @@ class _Builder:
 
     def view(self, shown: _Shown) -> DataFrame:
         """Build a table's live rows."""
-        return _marked(self._rows(shown), CDC)
+        rows = self._rows(shown)
+        return _marked(with_field_of_deletes(rows, soft=True) if shown.soft else rows, CDC)
 
     def _rows(self, shown: _Shown) -> DataFrame:
         layout, frame, one_row = shown.layout, shown.frame, _one_row(self.spark)

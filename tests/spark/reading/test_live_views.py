@@ -78,6 +78,25 @@ def test_a_view_shows_what_lands_and_what_is_merged_without_being_registered_aga
     assert (found["age_seconds"] >= 0, found["exact"], found["reason"]) == (True, True, None)
 
 
+def test_live_rows_of_soft_deletes_have_their_field_whatever_is_yet_to_be_merged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    soft, hard = (Zone(spark, tmp_path, public__orders={"deletes": each}) for each in ("soft", "hard"))
+    soft.log(10, insert(5, 1), insert(5, 2))
+    soft.log(20, delete(15, 1))
+    soft.merge()
+    for ids in ([2], [2, 3]):
+        register(spark, soft.config)
+        for shows in (live(spark, soft.config, T), spark.table(VIEW)):
+            alive = shows.where("_cdc.deleted_at IS NULL").select("id").collect()
+            assert sorted(found.id for found in alive) == ids
+        register(spark, hard.config)
+        for shows in (live(spark, hard.config, T), spark.table(VIEW)):
+            assert "deleted_at" not in shows.select("_cdc.*").columns
+            assert shows.count() == len(ids)
+        soft.log(30, insert(25, 3))
+
+
 def test_a_merge_between_what_a_query_reads_loses_no_row_and_doubles_none(
     merged: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
