@@ -6,7 +6,8 @@ Invariants:
   merged, which may be behind the newest. So a difference is never just a delay: some column, or `_cdc`, is
   not what the landed events make.
 - What only the Delta table can know is not compared: rows while old manifests are gone and no full dump has
-  ended since, and in rows marked as deleted, columns that no landed event carries.
+  ended since, and in rows marked as deleted, columns that no landed event carries. Nor is the commit time of
+  a row that a truncate may have deleted, if it has none: in older tables, such rows have none.
 
 Nothing is written. Files whose keys, as their manifests say, do not include this one are not opened; the
 others are filtered by key, and Parquet skips row groups by their statistics.
@@ -306,6 +307,9 @@ def _differences(
         for name in layout.columns
     }
     checks |= {f"{CDC}.{name}": differs(ours[CDC][name], theirs[CDC][name]) for name in COMPARED}
+    if history.soft and history.plan.truncates:
+        timed = (theirs[CDC]["op"] != "delete") | theirs[CDC]["committed_at"].isNotNull()
+        checks[f"{CDC}.committed_at"] &= timed
     checks[f"{CDC}.raw"] = differs(entries(ours), entries(theirs)) & (alive | (F.size(known) == 0))
     missing = differs(F.array_sort(ours[CDC]["missing"]), F.array_sort(theirs[CDC]["missing"]))
     checks[f"{CDC}.missing"] = missing & alive

@@ -103,6 +103,20 @@ def test_each_event_has_the_verdict_by_which_its_row_is_as_it_is(
     assert "file" in text
 
 
+def test_a_row_that_a_truncate_deleted_softly_may_have_no_commit_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As in tables from when a truncate's was not written; another time is a difference."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), Event("truncate", 6, 0, {}))
+    zone.merge()
+    forge(
+        zone, "UPDATE {} SET _cdc.committed_at = CASE WHEN id = 1 THEN _cdc.committed_at - INTERVAL 1 DAY END"
+    )
+    found = [explain_row(spark, zone.config, T, key).delta for key in ("1", "2")]
+    assert [delta and delta.differences for delta in found] == [("_cdc.committed_at",), ()]
+
+
 @pytest.mark.soak
 def test_a_row_of_delta_that_no_event_explains_is_said_to_differ(
     zone: Zone, capsys: pytest.CaptureFixture[str]
