@@ -14,6 +14,7 @@ EACH_MOMENT = (pytest.mark.only_postgres, pytest.mark.soak)
 """Each moment for itself: the agent does the same for all databases."""
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 @pytest.mark.parametrize(
     "kills",
     [
@@ -43,6 +44,7 @@ def test_after_a_kill_at_a_named_moment_the_agent_goes_on_exactly(
     assert_landed(shop, *TABLES)
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(shop: Installation) -> None:
     with shop.start("run", kill_at="chunk-half-read:12") as agent:
         assert agent.wait() == -9
@@ -55,8 +57,7 @@ def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(
     assert_landed(shop, *TABLES)
 
 
-@pytest.mark.soak_on_mysql
-@pytest.mark.soak_on_mariadb  # each is killed by turns, above; merges know no database
+@pytest.mark.soak  # the agent alone is, above; both are in test_chaos, which compares the lake, too
 def test_agent_and_merge_are_killed_by_turns_and_the_lake_equals_the_source(
     shop: Installation, spark: Any
 ) -> None:

@@ -22,7 +22,8 @@ def assert_went_on(shop: Installation, agent: Running) -> None:
     assert_landed(shop, *TABLES)
 
 
-@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # integration/mysql/log/test_capture loses their connections under load
 def test_ended_sessions_are_opened_again_and_nothing_is_lost(shop: Installation) -> None:
     with shop.agent() as agent:
         with ShopWriter(shop.database, seed=10):
@@ -51,7 +52,8 @@ def test_a_server_that_crashes_under_load_is_followed_again(shop: Installation) 
         assert_went_on(shop, agent)
 
 
-@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # integration/test_lost_connections loses each of theirs
 def test_a_network_that_cuts_connections_costs_nothing_but_time(shop: Installation) -> None:
     database = shop.database
     with LossyProxy(database.port) as proxy:

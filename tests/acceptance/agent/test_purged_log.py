@@ -42,6 +42,7 @@ def assert_repaired(shop: Installation) -> None:
     assert shop.json("status")["gaps"] == 1
 
 
+@pytest.mark.soak_on_mariadb  # integration/mysql/log/test_capture finds such a gap on both
 def test_a_log_purged_while_the_agent_was_stopped_is_repaired_or_ends_it(shop: Installation) -> None:
     with shop.agent() as agent:
         shop.wait_dumped(agent)
@@ -61,6 +62,7 @@ def test_a_log_purged_while_the_agent_was_stopped_is_repaired_or_ends_it(shop: I
     assert_repaired(shop)
 
 
+@pytest.mark.soak_on_mysql  # what has been read is not asked for again, on either
 def test_a_purge_under_the_agent_takes_nothing_that_it_has_not_read(shop: Installation) -> None:
     with shop.agent() as agent:
         with ShopWriter(shop.database, seed=21) as writer:

@@ -13,6 +13,7 @@ from tests.support.spark.lake import assert_landed
 
 @pytest.mark.only_postgres
 @pytest.mark.only_mariadb
+@pytest.mark.soak_on_mariadb  # what is read again knows no database
 def test_tables_and_limits_are_taken_over_by_a_running_agent(place: Installation) -> None:
     place.database.script(
         "CREATE TABLE things (id int PRIMARY KEY); INSERT INTO things VALUES (1);"

@@ -54,6 +54,7 @@ def things(place: Installation) -> dict[int, str]:
 
 @pytest.mark.only_mariadb
 @pytest.mark.only_mysql
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_dumps_on_request_land_what_was_asked_for(place: Installation) -> None:
     create_things(place)
     with place.agent() as agent:

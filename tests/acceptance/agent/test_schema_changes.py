@@ -104,6 +104,7 @@ def alter(place: Installation, agent: Running, statements: tuple[str, ...], chan
         place.wait(agent, lambda m, end=end: m.position >= end, f"the log with {statement!r} is landed")
 
 
+@pytest.mark.soak  # integration/test_schema_changes lands the same; spark/lake/test_schema merges it
 @pytest.mark.only_postgres  # merges cost much; the others run the same without, below
 def test_columns_altered_while_running_arrive_in_the_lake(place: Installation, spark: Any) -> None:
     place.database.script(of(place, TABLES))
@@ -166,7 +167,7 @@ def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> No
 
 @pytest.mark.only_postgres
 @pytest.mark.only_mysql
-@pytest.mark.soak_on_mysql  # integration/test_schema_changes restarts between any two statements
+@pytest.mark.soak  # integration/test_schema_changes restarts between any two; kills are in test_kill
 def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation) -> None:
     place.database.script(of(place, TABLES))
     changes = Changes(place)
@@ -189,6 +190,7 @@ def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation
     assert_landed(place, "wide", "other", "still")
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_a_table_whose_key_is_replaced_is_quarantined_loudly_and_released_by_a_dump(
     place: Installation, request: pytest.FixtureRequest
 ) -> None:

@@ -26,6 +26,7 @@ def works(agent: Running, times: int = 1, seconds: float = 30) -> None:
     agent.wait_until(lambda: len(AT_WORK.findall(agent.output)) >= times, f"active {times} times", seconds)
 
 
+@pytest.mark.soak_on_mysql
 @pytest.mark.soak_on_mariadb  # a lease knows no database
 def test_a_standby_takes_over_from_one_that_is_paused_asked_to_or_killed(shop: Installation) -> None:
     with ShopWriter(shop.database, seed=11), shop.start("run", "--standby") as one:

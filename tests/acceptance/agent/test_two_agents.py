@@ -29,6 +29,7 @@ def test_a_second_agent_stops_with_a_message_and_the_first_goes_on(shop: Install
     assert_landed(shop, *TABLES)
 
 
+@pytest.mark.soak_on_mysql
 @pytest.mark.soak_on_mariadb  # a lease knows no database
 @pytest.mark.parametrize(
     "restart",

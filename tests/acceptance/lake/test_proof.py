@@ -15,8 +15,7 @@ from tests.support.agent.installed import Installation
 from tests.support.spark.lake import assert_lake, merge
 
 
-@pytest.mark.soak_on_mysql
-@pytest.mark.soak_on_mariadb  # what the databases compute is compared in tests/spark/proof
+@pytest.mark.soak  # each step is a test of tests/spark/proof; the agent answers checksums in test_verify
 def test_hidden_changes_are_found_in_turn_explained_and_undone(shop: Installation, spark: Any) -> None:
     parts, items = shop.table("parts"), shop.table("items")
     config = shop.config.model_copy(update={"verify": VerifyConfig(share=1, every_hours=1)})
