@@ -182,10 +182,11 @@ def _streamed(bench: Bench, spark: SparkSession, folder: Path) -> Measurement:
 
 def _record_merged(spark: SparkSession, config: Config, manifest: Manifest) -> None:
     """Record that all tables are merged, without making a thousand Delta tables that no merge opens."""
-    from merge.lake.control_table import Frontier, append_cut, create_cuts
+    from merge.lake.control_table import AS_LANDED, Frontier, append_cut, create_cuts
 
     create_cuts(spark, config)
-    merged = {table: Frontier(manifest.number, 0, "its id", missing=0) for table in manifest.tables}
+    at = Frontier(manifest.number, 0, "its id", missing=0, built=AS_LANDED)
+    merged = dict.fromkeys(manifest.tables, at)
     append_cut(spark, config, manifest, merged, exact=True)
 
 
