@@ -49,7 +49,6 @@ from merge.lake.control_table import (
 )
 from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, constraint_hint, described, with_retries
 from merge.lake.rewrite import Rewrite
-from merge.lake.schema import check_layout
 from merge.lake.target import Target, built_with_in, check_rival, check_schema, read_state
 from merge.landing_zone import DAMAGED_HINT, LandingZone
 from merge.missing_columns import has_pending_request, request_lost
@@ -61,7 +60,7 @@ from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
 from merge.spark.session_settings import MERGING, ONE_TASK, PLANNED_ONCE, UNMARKED, applied_settings
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
-from merge.table import Merged, TableJob, beginning_of, beginning_of_another, idle_frontier
+from merge.table import Merged, TableJob, beginning_of, beginning_of_another, check_again, idle_frontier
 from merge.views.merging import ViewsOfMerge
 
 if TYPE_CHECKING:
@@ -302,9 +301,7 @@ class MergeRun:
         def merge() -> TableReport:
             frontier = next(known, None) or self._read_frontier(target)
             if frontier.manifest >= self.manifest.number:
-                doubted = frontier.differs_from(target.built_with) or frontier.error is not None
-                built = idle_frontier(self.spark, target, frontier) if doubted else None
-                return self._report(target, built or frontier, error=None if built else frontier.error)
+                return self._reached(target, frontier)
             if (shape := self.shapes.get(target.table)) is not None:
                 show = partial(self._show, target, "merging")
                 job = JOBS[shape.kind](
@@ -315,6 +312,20 @@ class MergeRun:
 
         return with_retries(merge, f"{target.table} in {target.name}")
 
+    def _reached(self, target: Target, frontier: Frontier) -> TableReport:
+        """Report on a table that is at the manifest. Look at it if it failed, or may be built otherwise.
+
+        If a rebuild of it was killed before its cut, merge what landed last again: that finds its version.
+        """
+        ahead, before = frontier.manifest > self.manifest.number, self.manifest.number - 1
+        if ahead or (frontier.error is None and frontier.is_built_with(target.built_with)):
+            return self._report(target, frontier)
+        if (known := idle_frontier(self.spark, target, frontier)) is not None:
+            return self._report(target, known)
+        if target.shape is not None or self.landing.is_removed(max(before, 1)):
+            return self._report(target, frontier, error=frontier.error)
+        return self._merge_from(target, replace(frontier, manifest=before, error=None))
+
     def _read_frontier(self, target: Target) -> Frontier:
         recorded = read_frontiers(self.spark, self.config)
         return with_shapes(recorded, self.shapes, self.landing, self.refused).of(target.table)
@@ -322,7 +333,7 @@ class MergeRun:
     def _merge_from(self, target: Target, frontier: Frontier) -> TableReport:
         """Merge from a frontier; from the beginning if its Delta table is gone or was replaced."""
         if frontier.error is not None:
-            self._check_again(target, frontier)
+            check_again(self.spark, self.config, self.landing, target, frontier, self.manifest)
         self.landing.load(frontier.manifest + 1, self.manifest.number)
         plan = plan_past_holes(target.table, self.landing, frontier.manifest, self.manifest.number)
         now = replace(frontier, manifest=self.manifest.number, error=None)
@@ -337,7 +348,7 @@ class MergeRun:
         if frontier.version is not None and (state is None or state.id != frontier.id):
             upto, id_ = self.manifest.number, None if state is None else state.id
             at = beginning_of_another(self.spark, self.config, target, id_, upto)
-            return self._merge_from(target, at) if at.manifest < upto else self._report(target, at)
+            return self._merge_from(target, at) if at.manifest < upto else self._reached(target, at)
         if frontier.version is None and state is not None:
             begins = beginning_of(self.spark, self.config, self.landing, target, state.id, frontier)
             if begins.frontier is not None:
@@ -348,7 +359,7 @@ class MergeRun:
         job = TableJob.prepared(self.spark, self.config, self.landing, target, plan, state)
         self._show(target, "merging", job.plan.rows)
         idle = plan.is_empty and frontier.version is not None and frontier.version >= job.state.built_since
-        idle = idle and not frontier.differs_from(target.built_with)
+        idle = idle and frontier.is_built_with(target.built_with)
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
         if merged.why_broken is None:
             # Of those left, this merge may just have requested all: each only once, or it is dumped twice.
@@ -357,17 +368,6 @@ class MergeRun:
             return replace(merged.report, requested=job.request_missing_again()) if waits else merged.report
         log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.why_broken)
         return self._rewrite(target).continued(frontier, merged.last)
-
-    def _check_again(self, target: Target, frontier: Frontier) -> None:
-        """Raise the error that still blocks a table, before reading all that it has to catch up with."""
-        state, schema_id = read_state(self.spark, target), self.manifest.tables[target.table].schema_id
-        if state is None:
-            return
-        if frontier.version is None:
-            beginning_of(self.spark, self.config, self.landing, target, state.id, frontier)
-        if schema_id is not None:
-            newest = self.landing.schemas([(target.table, schema_id)])[schema_id]
-            check_layout(target, state, self.config.source.name, newest)
 
     def _rewrite(self, target: Target) -> Rewrite:
         upto, show = self.manifest.number, partial(self._show, target, "merging")
@@ -407,13 +407,15 @@ class MergeRun:
             at.manifest == self.manifest.number
             and at.missing == 0
             and at.error is None
-            and not at.differs_from(built_with_in(self.config, self.source_of(name)))
+            and at.is_built_with(built_with_in(self.config, self.source_of(name)))
             for name, at in frontiers.items()
         )
         of_views: list[ViewReport] = []
         own: list[ViewReport] = []
         further = frontiers != before or self.manifest.number > self.frontiers.newest
         further = further or (exact and self.frontiers.overtaken)
+        unknown = (name for name, at in before.items() if at.version is not None and at.built is None)
+        further = further or any(frontiers[name].built is not None for name in unknown)
         # An error of a table that is at this manifest is one of the configuration: other jobs have theirs.
         failed = (name for name, at in frontiers.items() if always or at.manifest < self.manifest.number)
         further = further or any(frontiers[name].error and not before[name].error for name in failed)

@@ -32,13 +32,14 @@ from merge.change_set import changes
 from merge.columns.landed_files import Columns
 from merge.keys import TargetLayout
 from merge.lake.commits import is_from_landing_zone, read_commits, version_is_unchanged
-from merge.lake.control_table import Frontier, frontiers_in, read_frontiers, recorded_frontiers
+from merge.lake.control_table import Frontier, frontiers_in, read_frontiers
 from merge.lake.schema import check_layout, wanted_columns, wider
 from merge.lake.target import (
     SHAPE_PROPERTY,
     SHAPES,
     Target,
     TargetState,
+    built_with,
     built_with_in,
     check_rival,
     ownership_error,
@@ -56,7 +57,8 @@ from merge.reading.cut_choice import find_cut, moment_of
 from merge.reconcile import DELETED_AT
 from merge.shapes.shape import shapes_of
 from merge.spark.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
-from merge.views.view import not_of_cut, stale_views
+from merge.table import recorded_frontiers
+from merge.views.view import VIEW, not_of_cut, stale_views, tables_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -356,6 +358,7 @@ def _as_of(
     frontiers = frontiers_in(row)
     targets = targets_of(config, frontiers)
     stale = stale_views(spark, row, targets)
+    doubtful = {t for t, at in frontiers.items() if not (named or at.is_built_with(built_with_in(config, t)))}
     there = [t for t, frontier in frontiers.items() if frontier.version is not None and t not in stale]
     frames: dict[TableName, DataFrame] = {}
     for table in choose(there, stale):
@@ -380,23 +383,38 @@ def _as_of(
         assert frontier.version is not None, "of a table that is there"
         if not named:
             _check_built(config, target, state, frontier, row["manifest"])
+            if doubtful and state.properties.get(SHAPE_PROPERTY) == VIEW:
+                for name in doubtful & tables_read(spark, config, table, frontiers):
+                    if (read := read_state(spark, targets[name])) is not None:
+                        _check_built(config, targets[name], read, frontiers[name], row["manifest"], target)
         frames[table] = with_whole_filters(target.at(spark, frontier.version), state)
     return frames
 
 
 def _check_built(
-    config: Config, target: Target, state: TargetState, frontier: Frontier, manifest: int
+    config: Config,
+    target: Target,
+    state: TargetState,
+    frontier: Frontier,
+    manifest: int,
+    view: Target | None = None,
 ) -> None:
     """Refuse a version of the newest cut that has other columns, masks or rows than the configuration says.
 
-    Of a shape, the Delta table itself says that it is one: the configuration may no longer have it.
+    Of a shape, the Delta table itself says that it is one: the configuration may no longer have it. Of one
+    that an earlier release recorded, its properties say what it was built with. `view`: the one that a job,
+    perhaps with another configuration, has computed from this version.
     """
     kind, source = state.properties.get(SHAPE_PROPERTY), target.table
     if kind in SHAPES:
         source = TableName(source.namespace, source.name.removesuffix(f"_{kind}"))
-    if frontier.differs_from(built_with_in(config, source)):
+    wanted, fits = built_with_in(config, source), (frontier.version or 0) >= state.built_since
+    if not frontier.is_built_with(wanted) and (
+        frontier.built is not None or built_with(state.built_with) != wanted or not fits
+    ):
+        what = f"{target.name}, which {view.name} reads," if view is not None else target.name
         raise ConfigurationError(
-            f"{target.name} has other columns, masks or rows in the newest cut than the configuration says",
+            f"{what} has other columns, masks or rows in the newest cut than the configuration says",
             hint="merge again: deltatide merge, which says what to do if that does not help; or name the cut"
             f" to read the table as it was: {manifest}",
         )

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 from connector.config import Config
 from connector.errors import TableError
 from connector.landing.format import CDC
-from connector.schema import TableSchema
+from connector.landing.manifest import Manifest
+from connector.schema import TableName, TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.change_set import Groups, changes, column_groups, first_changes, with_deleted_at
 from merge.keys import TargetLayout
 from merge.lake.comments import SourceComments
 from merge.lake.commits import OVERTAKEN, Commits, Mark, is_from_landing_zone, read_commits
-from merge.lake.control_table import Built, Frontier, recorded_frontiers
+from merge.lake.control_table import AS_LANDED, BUILT, Built, Frontier, cuts_table
 from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
-from merge.lake.schema import cluster_again, create_or_evolve_target
+from merge.lake.schema import check_layout, cluster_again, create_or_evolve_target
 from merge.lake.target import Target, TargetState, built_otherwise, read_state
 from merge.landing_zone import LandingZone
 from merge.missing_columns import IncompleteRows, count_incomplete, request_missing, request_missing_again
@@ -38,6 +39,7 @@ from merge.spark.session_settings import (
     REWRITTEN,
     applied_settings,
 )
+from merge.sql_formatting import text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +98,35 @@ def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> boo
     return bool(from_here)
 
 
+def recorded_frontiers(
+    spark: SparkSession, config: Config, table: TableName, id_: str, upto: int
+) -> list[Frontier]:
+    """Return a Delta table's frontiers up to a manifest, from all cuts, newest version first."""
+    if not upto:
+        return []
+    cuts, name = cuts_table(config), text(str(table))
+    as_landed = f"named_struct('fingerprint', {text(AS_LANDED.fingerprint)}, 'generation', 0L)"
+    built = (
+        f"CASE WHEN map_contains_key(built_with, {name}) THEN built_with[{name}]"
+        f" WHEN built_with IS NOT NULL THEN {as_landed} END"
+    )
+    if "built_with" not in spark.table(cuts).columns:  # as an earlier release created it
+        built = f"CAST(NULL AS {BUILT})"
+    found = spark.sql(
+        f"SELECT at.version, max(at.manifest) AS manifest, max(at.missing) AS missing, max(built) AS built"
+        f" FROM (SELECT tables[{name}] AS at, {built} AS built FROM {cuts}"
+        f" WHERE source = {text(config.source.name)})"
+        f" WHERE at.id = {text(id_)} AND at.manifest <= {upto} AND at.version IS NOT NULL"
+        " GROUP BY at.version ORDER BY at.version DESC"
+    ).collect()
+    return [
+        Frontier(
+            row["manifest"], row["version"], id_, row["missing"], built=row["built"] and Built(*row["built"])
+        )
+        for row in found
+    ]
+
+
 @dataclass(frozen=True)
 class Beginning:
     """Where to begin merging a Delta table that the newest cuts don't name.
@@ -140,14 +171,33 @@ def beginning_of_another(
     return Frontier(0)
 
 
+def check_again(
+    spark: SparkSession,
+    config: Config,
+    landing: LandingZone,
+    target: Target,
+    frontier: Frontier,
+    manifest: Manifest,
+) -> None:
+    """Raise the error that still blocks a table, before reading all that it has to catch up with."""
+    state, schema_id = read_state(spark, target), manifest.tables[target.table].schema_id
+    if state is None:
+        return
+    if frontier.version is None:
+        beginning_of(spark, config, landing, target, state.id, frontier)
+    if schema_id is not None:
+        newest = landing.schemas([(target.table, schema_id)])[schema_id]
+        check_layout(target, state, config.source.name, newest)
+
+
 def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Frontier | None:
     """Return the frontier of a table of which nothing has landed since; None if it must be merged even so.
 
     Refuse a Delta table that was not built with the configured columns, masks and rows. One that is
     configured without any, and whose version was built without any, is not looked at.
     """
-    as_landed = frontier.built is not None and not frontier.differs_from(target.built_with)
-    if target.columns is None and as_landed and frontier.error is None:
+    known = frontier.is_built_with(target.built_with) and not frontier.disputed
+    if target.columns is None and known and frontier.error is None:
         return frontier
     state = read_state(spark, target)
     if state is None:
@@ -156,9 +206,9 @@ def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Fr
         raise built_otherwise(state, target)
     if state.id != frontier.id or (frontier.version or 0) < state.built_since:
         return None  # another job has rebuilt it
-    if frontier.differs_from(target.built_with):
+    if frontier.built is not None and not frontier.is_built_with(target.built_with):
         return None  # somebody has restored it
-    return replace(frontier, built=Built(target.built_with, state.generation))
+    return replace(frontier, built=frontier.built or Built(target.built_with, state.generation))
 
 
 def is_lost(spark: SparkSession, target: Target, version: int) -> bool:

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 ENTRY = {"version": "bigint", "manifest": "bigint", "id": "string", "missing": "bigint", "error": "string"}
 """The fields of a table's frontier in a row."""
 
+BUILT = "struct<fingerprint: string, generation: bigint>"
+
 COLUMNS = {
     "source": "string",
     "manifest": "bigint",
@@ -65,7 +67,7 @@ COLUMNS = {
     "merged_at": "timestamp",
     "exact": "boolean",
     "tables": f"map<string, struct<{', '.join(f'{name}: {type_}' for name, type_ in ENTRY.items())}>>",
-    "built_with": "map<string, struct<fingerprint: string, generation: bigint>>",
+    "built_with": f"map<string, {BUILT}>",
 }
 """`built_with`: of tables that were not built with all columns and rows as they landed; null for one of which
 that is unknown. Null as a whole in rows of earlier releases, whose control table lacks it."""
@@ -103,7 +105,8 @@ class Frontier:
 
     `version` and `id` None: there is no table yet. `missing`: how many of its rows are missing a column
     (None: unknown). `error`: why the last merge did not advance it. `built`: with which columns, masks and
-    rows the version was built (None: unknown, as an earlier release recorded it).
+    rows the version was built (None: unknown, as an earlier release recorded it). `disputed`: other rows name
+    another Delta table, so this one may be gone.
     """
 
     manifest: int
@@ -112,10 +115,11 @@ class Frontier:
     missing: int | None = None
     error: str | None = field(default=None, compare=False)
     built: Built | None = field(default=None, compare=False)
+    disputed: bool = field(default=False, compare=False)
 
-    def differs_from(self, fingerprint: str) -> bool:
-        """Return whether the version is known to be built with other columns, masks or rows than these."""
-        return self.built is not None and self.built.fingerprint != fingerprint
+    def is_built_with(self, fingerprint: str) -> bool:
+        """Return whether the version, if there is one, is known to have these columns, masks and rows."""
+        return self.version is None or (self.built is not None and self.built.fingerprint == fingerprint)
 
     def overtakes(self, other: Frontier) -> bool:
         """Return whether this one of two recorded frontiers of a table counts."""
@@ -253,8 +257,8 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
     for table, at in (entry for each in named for entry in each.items()):
         known = by_table.get(table, at)
         counts = at if table not in by_table or at.overtakes(known) else known
-        is_disputed = None not in (at.id, known.id) and at.id != known.id
-        by_table[table] = replace(counts, built=None) if is_disputed else counts  # so it is looked at
+        disputed = known.disputed or (None not in (at.id, known.id) and at.id != known.id)
+        by_table[table] = replace(counts, disputed=True) if disputed else counts
     newest = max(rows, key=lambda row: row["manifest"])
     best = max(range(len(rows)), key=lambda n: (rows[n]["manifest"], rows[n]["exact"]))  # as in `cuts`
     ahead = timedelta(microseconds=rows[0]["at"] - to_micros(_now()))
@@ -284,22 +288,6 @@ def frontiers_in(row: Row) -> dict[TableName, Frontier]:
         TableName.parse(name): Frontier(**at.asDict(), built=built(name, at["version"]))
         for name, at in row["tables"].items()
     }
-
-
-def recorded_frontiers(
-    spark: SparkSession, config: Config, table: TableName, id_: str, upto: int
-) -> list[Frontier]:
-    """Return a Delta table's frontiers up to a manifest, from all cuts, newest version first."""
-    if not upto:
-        return []
-    found = spark.sql(
-        f"SELECT at.version, max(at.manifest) AS manifest, max(at.missing) AS missing FROM"
-        f" (SELECT tables[{text(str(table))}] AS at FROM {cuts_table(config)}"
-        f" WHERE source = {text(config.source.name)})"
-        f" WHERE at.id = {text(id_)} AND at.manifest <= {upto} AND at.version IS NOT NULL"
-        " GROUP BY at.version ORDER BY at.version DESC"
-    ).collect()
-    return [Frontier(row["manifest"], row["version"], id_, row["missing"]) for row in found]
 
 
 def append_cut(
@@ -354,12 +342,20 @@ def _insert(spark: SparkSession, config: Config, insert: str) -> None:
         try:
             spark.sql(insert)
         except AnalysisException:
-            if "built_with" in spark.table(name).columns:
-                raise
-            spark.sql(f"ALTER TABLE {name} ADD COLUMNS (built_with {COLUMNS['built_with']})")
+            _add_column(spark, name)
             spark.sql(insert)
 
     with_retries(attempt, name)
+
+
+def _add_column(spark: SparkSession, name: str) -> None:
+    """Add the column that earlier releases lack, unless it is there; another job may add it meanwhile."""
+    try:
+        if "built_with" not in spark.table(name).columns:
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS (built_with {COLUMNS['built_with']})")
+    except AnalysisException:
+        if "built_with" not in spark.table(name).columns:
+            raise
 
 
 def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict[tuple[TableName, str], int]:

@@ -10,7 +10,7 @@ positioned before the last full dump does not count. Such rows come from the new
 recorded and that the table still has:
 
 - all rows of it, with what landed since, if that version is sound (`continued`);
-- none, if it was built with other columns, masks or rows (`merge.columns.projection`) than today's;
+- none of a version with other columns, masks or rows (`merge.columns.projection`) than today's;
 - if no row is to be trusted (`whole`), only rows marked as deleted, overruled by everything that landed; of
   these only ones from before the last full dump. That dump may have ended since: it deletes rows that it
   lacks, and overrules the rest. Later rows are in the dump, or landed after it. Without a full dump, the
@@ -28,7 +28,7 @@ from connector.config import Config
 from connector.errors import TableError
 from merge.lake.commits import Mark, newest_unchanged, read_commits
 from merge.lake.consumer import record_rebuilt
-from merge.lake.control_table import Frontier, recorded_frontiers
+from merge.lake.control_table import Frontier
 from merge.lake.retry import SPARK_ERRORS, is_lost_file
 from merge.lake.schema import change_properties, check_layout
 from merge.lake.target import (
@@ -45,7 +45,7 @@ from merge.landing_zone import LandingZone
 from merge.plan import TablePlan, plan_past_holes
 from merge.report import TableReport
 from merge.sql_formatting import position_literal
-from merge.table import Base, TableJob, check_origin, is_lost
+from merge.table import Base, TableJob, check_origin, is_lost, recorded_frontiers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +119,9 @@ class Rewrite:
         known = recorded_frontiers(self.spark, self.config, self.target.table, frontier.id, frontier.manifest)
         state = read_state(self.spark, self.target)
         since = 0 if state is None else state.built_since
-        known = [each for each in known if (each.version or 0) >= since]
+        # After a RESTORE, newer versions may have other columns or masks than these properties say.
+        fits = [each.built is None or each.is_built_with(self.target.built_with) for each in known]
+        known = [at for at, its in zip(known, fits, strict=True) if its and (at.version or 0) >= since]
         source = self.config.source.name
         # Usually the newest one, whose history is short.
         return newest_unchanged(self.spark, self.target, source, known[:1]) or newest_unchanged(

@@ -240,7 +240,8 @@ def _version(spark: SparkSession, config: Config, table: TableName, at: int | No
         state = None if frontier.version is None else read_state(spark, target)
         if frontier.version is None or state is None or state.id != frontier.id:
             return None
-        if frontier.version < state.built_since:
+        unfit = frontier.built is not None and not frontier.is_built_with(target.built_with)
+        if unfit or frontier.version < state.built_since:
             return None  # it has other columns, or masks
         return _Version(target, state, frontier.version, frontier.manifest)
     frontier, state = frontiers.of(table), read_state(spark, target)

@@ -100,7 +100,8 @@ def chosen_tables(
     return [
         table
         for table, at in known.items()
-        if at.manifest < manifest.number or at.error or at.differs_from(targets[table].built_with)
+        if at.manifest < manifest.number
+        or (at.manifest == manifest.number and (at.error or not at.is_built_with(targets[table].built_with)))
     ]
 
 

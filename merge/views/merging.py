@@ -150,7 +150,7 @@ class ViewsOfMerge:
             reason = f"{what} has no rows yet"
         elif frontier.manifest != self.manifest.number:
             reason = f"{what} is as of manifest {frontier.manifest}, not {self.manifest.number}"
-        elif frontier.differs_from(target.built_with):
+        elif frontier.built is not None and not frontier.is_built_with(target.built_with):
             reason = f"{what} was built with other columns, masks or rows than the configuration says"
         if reason is not None:
             hint = "it is refreshed by the next merge that brings all that it reads to one manifest"

@@ -87,9 +87,10 @@ from merge.views.dependencies import PlannedView
 from merge.views.incremental import IncrementalRefresh, proven_lineage, relations_of
 from merge.views.inputs import Input, named
 from merge.views.lineage import NotIncrementalError
+from merge.views.view import MADE_OF, provenance
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 IN_UTC = {"spark.sql.session.timeZone": "UTC"}
@@ -97,9 +98,6 @@ IN_UTC = {"spark.sql.session.timeZone": "UTC"}
 
 WHOLE_PLANS = {"spark.sql.debug.maxToStringFields": "100000"}
 """Have EXPLAIN print all columns of a plan's nodes, not only the first 25."""
-
-MADE_OF = "view"
-"""The field of a commit's user metadata that holds the query and inputs of its rows."""
 
 VECTORS = {VECTORS_PROPERTY: "true"}
 """Few changed rows don't rewrite whole files."""
@@ -174,7 +172,7 @@ class Refresh:
         found = newest_written([row for row in history if row["version"] <= at.version], self._source)
         if found is None or found[1].manifest > at.manifest:
             return None
-        written = _Written(found[0]["version"], found[1], _made_of(found[0]), recorded=True)
+        written = _Written(found[0]["version"], found[1], provenance(found[0]), recorded=True)
         return self._report(at.version, id_) if self._same_inputs(written) else None
 
     def _written(self, id_: str) -> _Written | None:
@@ -184,7 +182,7 @@ class Refresh:
         found = newest_written(history, self._source)
         if found is None or found[1].manifest > self.manifest.number:
             return None
-        made_of = _made_of(found[0])
+        made_of = provenance(found[0])
         # A cut records a version only after its commit was checked; a commit of a later manifest is none that
         # it could know: the version that it names was lost.
         at = self.frontier
@@ -319,7 +317,7 @@ class Refresh:
         if version is None or id_ is None:
             raise OvertakenError(f"{self.target.name} was refreshed as of a later manifest meanwhile")
         row = next(row for row in history if row["version"] == version)
-        found = _made_of(row)  # the mark is the same, but what did that job read, and who has checked it?
+        found = provenance(row)  # the mark is the same, but what did that job read, and who has checked it?
         unchecked = found.pop("follows", None) is not None and not incremental
         if unchecked or (found and found != self._made_of()):
             raise OvertakenError(f"{self.target.name} was refreshed by another job as of the same manifest")
@@ -344,6 +342,8 @@ class Refresh:
             reason = f"lost its version {each.version} (restored from an older copy, or history cleaned up)"
         elif state.built_with != each.target.columns:
             raise built_otherwise(state, each.target)
+        elif each.version < state.built_since:
+            reason = f"was rebuilt with other columns, masks or rows after version {each.version}"
         else:
             return state
         hint = "the next merge that has changes of that table rebuilds it"
@@ -420,11 +420,6 @@ class Refresh:
             raise
         finally:
             self.spark.catalog.dropTempView(rows)
-
-
-def _made_of(row: Row) -> dict[str, Any]:
-    """Return the provenance of the rows that a commit wrote; empty if it names none."""
-    return json.loads(row["userMetadata"] or "{}").get(MADE_OF) or {}
 
 
 def _layout(schema: StructType) -> list[tuple[str, str]]:

@@ -13,14 +13,17 @@ Otherwise the entry records the state in which the view was left, and readers of
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.schema import TableName
+from merge.lake.commits import newest_written, read_history
+from merge.lake.control_table import Frontier
 from merge.lake.target import Target, shape_of_rows, targets_of
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ VIEWS = "views"
 
 VIEW = "view"
 """The property value that marks a view's Delta table."""
+
+MADE_OF = "view"
+"""The field of a commit's user metadata that holds the query and inputs of its rows."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,38 @@ def stale_views(spark: SparkSession, cut: Row, targets: Mapping[TableName, Targe
         and (at["error"] is not None or at["manifest"] != cut["manifest"])
         and (at["version"] is None or is_view(spark, targets[name]))
     }
+
+
+def provenance(row: Row) -> dict[str, Any]:
+    """Return the provenance of the rows that a view's commit wrote; empty if it names none."""
+    return json.loads(row["userMetadata"] or "{}").get(MADE_OF) or {}
+
+
+def tables_read(
+    spark: SparkSession, config: Config, view: TableName, frontiers: Mapping[TableName, Frontier]
+) -> set[TableName]:
+    """Return what a view's rows in a cut were computed from, by its own commits: tables, and other views'.
+
+    `frontiers`: those of the cut, which also stand for a commit that is no longer known.
+    """
+    found, waiting = set[TableName](), [view]
+    while waiting:
+        at, name = frontiers[waiting[-1]], waiting.pop()
+        target = replace(targets_of(config, [name])[name], shape=VIEW)
+        history = read_history(spark, target, at.version or 0)
+        written = newest_written(
+            [row for row in history if row["version"] <= (at.version or 0)], config.source.name
+        )
+        inputs = provenance(written[0]).get("inputs") if written is not None else None
+        names = frontiers.keys() if inputs is None else {*map(TableName.parse, inputs)}
+        new = (names & frontiers.keys()) - found - {view}
+        found |= new
+        waiting += [
+            each
+            for each in new
+            if each.namespace == VIEWS and is_view(spark, targets_of(config, [each])[each])
+        ]
+    return found
 
 
 def not_of_cut(view: TableName, manifest: int, reason: str) -> ConfigurationError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+import merge.job
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.landing.format import manifest_path
@@ -16,7 +18,7 @@ from merge.job import MergeRun
 from merge.lake.control_table import COLUMNS, create_cuts, cuts_table
 from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import config_of
-from tests.support.landing.zone import ORDERS, Zone, insert
+from tests.support.landing.zone import ORDERS, Zone, delete, insert
 from tests.support.spark.spark_sessions import another_session
 
 T = str(ORDERS.table)
@@ -106,19 +108,132 @@ def test_a_cut_of_a_merge_with_the_former_masks_that_was_under_way_during_a_rebu
     assert not merge_once(spark, masked).recorded
 
 
+@pytest.mark.parametrize("lands", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_version_restored_from_before_a_rebuild_is_not_taken_for_the_one_that_the_cut_names(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, lands: bool
 ) -> None:
-    """With it, Delta restores the properties; and nothing of the table lands."""
+    """With it, Delta restores the properties; and nothing of the table lands, or nothing at all."""
     zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
     zone.log(10, insert(5, 1))
     assert zone.merge().exact
     assert rebuild(spark, masked, T).exact
     spark.sql(f"RESTORE TABLE delta.`{tmp_path}/lake/public/orders` TO VERSION AS OF 1").collect()
-    assert not zone.merge().exact
-    zone.log(20)
+    if lands:
+        zone.log(20)
     assert zone.merge().exact
     assert [row["b"] for row in as_of(spark, zone.config)[T].collect()] == ["x"]
+
+
+@pytest.mark.parametrize("amid", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_a_table_that_was_dropped_and_built_anew_with_the_former_masks_is_refused_at_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amid: bool
+) -> None:
+    """By a job that knew of the dropped one, before the other job's cut or after it."""
+    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    zone.log(20, insert(15, 2))
+    read = merge.job.read_state
+
+    def built_anew(*given: Any) -> Any:
+        monkeypatch.setattr(merge.job, "read_state", read)
+        shutil.rmtree(tmp_path / "lake/public/orders")
+        assert merge_once(another_session(spark), zone.config).exact
+        return read(*given)
+
+    if amid:
+        monkeypatch.setattr(merge.job, "read_state", built_anew)
+    else:
+        built_anew(spark, merge.job.targets_with_shapes(zone.config, [ORDERS.table], {})[ORDERS.table])
+    report = merge_once(spark, masked)
+    assert "was built with" in str(report.failed[0].error)
+    assert not report.exact
+    with pytest.raises(ConfigurationError, match="than the configuration says"):
+        as_of(spark, masked)
+
+
+def test_a_view_that_a_late_cut_has_with_the_former_masks_is_not_read_as_current(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that reads the table by another view."""
+    views = {"seen": "SELECT id, b FROM orders", "again": "SELECT b FROM seen", "two": "SELECT 2 AS b"}
+    zone = Zone(spark, tmp_path)
+    zone.config, masked = (
+        with_views(with_orders(tmp_path, **settings), **views) for settings in ({}, {"mask": {"b": "null"}})
+    )
+    zone.log(10, insert(5, 1))
+    append = MergeRun._append_cut
+
+    def late(run: MergeRun, *given: Any) -> None:
+        monkeypatch.setattr(MergeRun, "_append_cut", append)
+        assert rebuild(another_session(spark), masked, T).exact
+        append(run, *given)
+
+    monkeypatch.setattr(MergeRun, "_append_cut", late)
+    assert zone.merge().exact
+    for name in ("seen", "again"):
+        with pytest.raises(ConfigurationError, match=r"orders`, which .* reads, has other columns"):
+            as_of(spark, masked, tables=[f"views.{name}"])
+    assert as_of(spark, masked, tables=["views.two"])["views.two"].count() == 1
+    assert merge_once(spark, masked).exact
+    assert [row["b"] for row in as_of(spark, masked)["views.again"].collect()] == [None]
+
+
+def test_a_restored_table_gets_no_rows_of_a_version_with_other_masks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Where deletes are soft, it is rebuilt from the newest version that a cut names."""
+    zone = Zone(spark, tmp_path)
+    plain, masked = (with_orders(tmp_path, deletes="soft", **its) for its in ({}, {"mask": {"b": "null"}}))
+    zone.config = masked
+    zone.log(10, insert(5, 1), insert(6, 2), delete(7, 2))
+    assert zone.merge().exact
+    assert rebuild(spark, plain, T).exact
+    assert zone.rows("id, b")[0] == (1, "x")
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/lake/public/orders` TO VERSION AS OF 1").collect()
+    zone.log(20)
+    assert zone.merge().exact
+    assert zone.rows("id, b") == [(1, None), (2, None)]
+
+
+def test_a_rebuild_that_was_killed_before_its_cut_is_found_though_nothing_lands_any_more(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    record_cut = MergeRun.record_cut
+
+    def killed(run: MergeRun, reports: Any, *given: Any, **options: Any) -> Any:
+        if not reports[0].error:
+            raise KeyboardInterrupt
+        return record_cut(run, reports, *given, **options)
+
+    monkeypatch.setattr(MergeRun, "record_cut", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rebuild(spark, masked, T)
+    monkeypatch.undo()
+    report = merge_once(spark, masked)
+    assert (report.exact, report.recorded, report.failed) == (True, True, [])
+    assert [row["b"] for row in as_of(spark, masked)[T].collect()] == [None]
+    assert not merge_once(spark, masked).recorded
+
+
+def test_what_a_cut_of_an_earlier_release_was_built_with_is_looked_up_though_nothing_has_landed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"})
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    spark.sql(f"UPDATE {cuts_table(zone.config)} SET built_with = NULL")
+    assert as_of(spark, zone.config)[T].count() == 1
+    with pytest.raises(ConfigurationError, match="than the configuration says"):
+        as_of(spark, masked)
+    report = merge_once(spark, masked)
+    assert "was built with" in str(report.failed[0].error)
+    assert not report.exact
+    assert [zone.merge().recorded for _ in range(2)] == [True, False]
+    assert cuts(spark, zone.config).first()["built_with"] == {}
 
 
 def test_a_control_table_of_an_earlier_release_gets_the_column_that_it_lacks(

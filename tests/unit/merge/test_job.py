@@ -144,8 +144,8 @@ def test_what_failed_for_its_layout_is_reported_before_what_it_has_to_catch_up_w
     def impossible(target: Any, *_: Any) -> None:
         raise TableError(target.table, "still")
 
-    monkeypatch.setattr(job, "read_state", lambda *_: "state")
-    monkeypatch.setattr(job, "check_layout", impossible)
+    monkeypatch.setattr("merge.table.read_state", lambda *_: "state")
+    monkeypatch.setattr("merge.table.check_layout", impossible)
     zone.schemas = lambda wanted: {id_: B for _, id_ in wanted}  # type: ignore[attr-defined]
     report = run.merge(targets_of(run.config, [B.table])[B.table])
     assert (report.manifest, report.error, zone.asked) == (1, "public.b: still", [])
@@ -213,7 +213,8 @@ def test_a_view_that_is_named_like_a_table_does_not_take_its_place_in_the_cut(
     views = ViewsOfMerge(run.config, run.manifest, {}, failed, [])
     monkeypatch.setattr(ViewsOfMerge, "refresh", lambda *_, **__: reports)
     now = Frontier(9, 6, "id", missing=0)
-    done = run.record_cut([TableReport(table, 9, 6, id="id", missing=0) for table in KEYED], views)
+    merged = [TableReport(table, 9, 6, id="id", missing=0, built=AS_LANDED) for table in KEYED]
+    done = run.record_cut(merged, views)
     assert done.views == reports, "it is said that the view failed"
     ((entries, exact),) = cuts
     assert exact

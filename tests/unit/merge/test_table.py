@@ -92,6 +92,11 @@ def test_an_idle_table_is_looked_at_unless_it_is_known_to_be_built_as_it_landed(
 
     assert looked(plain, Frontier(9, 7, "id", built=AS_LANDED), rebuilt) == AS_LANDED
     assert looked(plain, Frontier(9, 7, "id"), {}) == AS_LANDED
+    assert looked(plain, Frontier(9, 7, "id", built=AS_LANDED, disputed=True), {}) == AS_LANDED
+    assert looked(plain, Frontier(9, 7, "other", built=AS_LANDED, disputed=True), {}) is None
+    assert looked(masked, Frontier(9, 8, "id", built=Built(masked.built_with, 3)), rebuilt) == Built(
+        masked.built_with, 3
+    ), "somebody has restored one of the same"
     assert looked(masked, Frontier(9, 8, "id", built=known), rebuilt) == known
     assert looked(masked, Frontier(9, 7, "id", built=AS_LANDED), rebuilt) is None, "rebuilt since"
     assert looked(plain, Frontier(9, 8, "id", built=known), {}) is None, "restored since"

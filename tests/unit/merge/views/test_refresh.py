@@ -16,7 +16,7 @@ from connector.schema import TableName
 from merge.lake.commits import Mark
 from merge.lake.control_table import Frontier
 from merge.lake.retry import OvertakenError
-from merge.lake.target import COLUMNS_PROPERTY, Target, TargetState
+from merge.lake.target import COLUMNS_PROPERTY, COLUMNS_SINCE_PROPERTY, Target, TargetState
 from merge.views import refresh as module
 from merge.views.dependencies import PlannedView
 from merge.views.inputs import Input
@@ -98,11 +98,14 @@ def test_a_view_is_not_refreshed_from_before_a_rebuild_with_other_masks(
 ) -> None:
     """The merge had looked at the table before that, and is as of a later manifest."""
     target = Target(TableName("shop", "orders"), "orders")
-    states = [TargetState("t", {}, properties, 1, 1) for properties in ({COLUMNS_PROPERTY: "{}"}, {})]
+    since = {COLUMNS_SINCE_PROPERTY: "6"}
+    states = [TargetState("t", {}, its, 1, 1) for its in ({COLUMNS_PROPERTY: "{}"}, since, {})]
     monkeypatch.setattr(module, "version_is_unchanged", lambda *_: True)
     monkeypatch.setattr(module, "read_state", lambda *_: states.pop(0))
     refresh = of_history(monkeypatch, Frontier(10, 7, "v"))
     with pytest.raises(TableError, match="was built with"):
+        refresh._state_of(Input(target, Frontier(12, 5, "t")))
+    with pytest.raises(TableError, match="was rebuilt with other columns, masks or rows after version 5"):
         refresh._state_of(Input(target, Frontier(12, 5, "t")))
     assert refresh._state_of(Input(target, Frontier(12, 5, "t"))).id == "t"
 
