@@ -193,11 +193,11 @@ def check_again(
 def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Frontier | None:
     """Return the frontier of a table of which nothing has landed since; None if it must be merged even so.
 
-    Refuse a Delta table that was not built with the configured columns, masks and rows. One that is
-    configured without any, and whose version was built without any, is not looked at.
+    Refuse a Delta table that was not built with the configured columns, masks and rows. One whose version is
+    known to be is not looked at: what others have made of it since is seen when something of it lands.
     """
     known = frontier.is_built_with(target.built_with) and not frontier.disputed
-    if target.columns is None and known and frontier.error is None:
+    if known and frontier.error is None:
         return frontier
     state = read_state(spark, target)
     if state is None:

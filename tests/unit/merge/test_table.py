@@ -76,7 +76,7 @@ def test_few_rows_with_large_values_are_not_merged_in_one_task() -> None:
     assert not (COMPILED | ONE_TASK).keys() & found.keys()
 
 
-def test_an_idle_table_is_looked_at_unless_it_is_known_to_be_built_as_it_landed(
+def test_an_idle_table_is_looked_at_unless_it_is_known_to_be_built_as_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain, masked = (Target(TableName("public", "orders"), "orders", columns=its) for its in (None, "{}"))
@@ -96,7 +96,7 @@ def test_an_idle_table_is_looked_at_unless_it_is_known_to_be_built_as_it_landed(
     assert looked(plain, Frontier(9, 7, "other", built=AS_LANDED, disputed=True), {}) is None
     assert looked(masked, Frontier(9, 8, "id", built=Built(masked.built_with, 3)), rebuilt) == Built(
         masked.built_with, 3
-    ), "somebody has restored one of the same"
+    ), "whatever is there now"
     assert looked(masked, Frontier(9, 8, "id", built=known), rebuilt) == known
     assert looked(masked, Frontier(9, 7, "id", built=AS_LANDED), rebuilt) is None, "rebuilt since"
     assert looked(plain, Frontier(9, 8, "id", built=known), {}) is None, "restored since"
