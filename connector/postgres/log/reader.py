@@ -10,7 +10,9 @@ Invariants:
 - The log is opened again once everything from before a table was renamed has landed, if the server may go on
   with its former name.
 - Only `confirm` lets the server discard log. The slot moves by a status message while it is streamed, and by
-  `pg_replication_slot_advance` while a copy of it is read: in bulk, or as a stream by psycopg2 alone.
+  `pg_replication_slot_advance` while a copy of it is read: in bulk, or as a stream by psycopg2 alone. Then
+  others can move it, too, or create it anew, and the server begins at its position without an error, if that
+  is after the one asked for. So whenever slot or copy have been opened, it must not have passed ours.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from psycopg2.extensions import connection as Connection
 from connector.codec.log_segment import LogSegment
 from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest import InvisibleCommit
-from connector.position import parse_lsn
+from connector.position import format_lsn, parse_lsn
 from connector.postgres.codec.segment import PostgresSegment
 from connector.postgres.connection import all_rows, close, driver_errors, idle_sessions, one_row
 from connector.postgres.log.buffer import LogBuffer
@@ -33,7 +35,7 @@ from connector.postgres.log.descriptions import DESCRIBES_SCHEMA_RENAMES
 from connector.postgres.log.stream import StreamReader
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.primary_session import CHANGED, Process, process_of
-from connector.postgres.slot import REFUSED, advance_slot
+from connector.postgres.slot import REFUSED, advance_slot, find_slot
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName
 from connector.silence import answered
@@ -101,7 +103,11 @@ class PostgresLogReader:
         self._may_read_in_bulk = True
         self._confirmed = self._advanced = self._compared = visibility.position
         self._polled_at = self._advance_after = 0.0
-        self._choose_reader()
+        try:
+            self._choose_reader()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def position(self) -> int:
@@ -190,17 +196,26 @@ class PostgresLogReader:
         far_behind = self.behind_bytes > self._bulk_bytes
         if far_behind and self._may_read_in_bulk and self._open_backlog():
             return
-        connection = self._connect(True)
+        connection, position = self._connect(True), self._visibility.position
         self._log_source = StreamReader(
             connection,
             self._buffer,
             self._slot,
             self._publication,
-            self._visibility.position,
+            position,
             self._confirmed,
             self._works(connection),
         )
+        self._require_unpassed(position)
         self._poll_end_of_log()  # one process spans both readers: the server has not crashed
+
+    def _require_unpassed(self, position: int) -> None:
+        """Raise `TransientError` if the slot has passed a position: a gap, as the next try will find."""
+        doing = f"reading slot {self._slot}"
+        with driver_errors(doing), answered(self._side.fileno(), doing):
+            found = find_slot(self._side, self._slot)
+        if found is None or found.confirmed is None or found.confirmed > position:
+            raise TransientError(f"slot {self._slot} was moved past {format_lsn(position)}, or re-created")
 
     def _works(self, connection: Connection) -> Callable[[], bool]:
         """Return what asks, beside the log, whether the server is at work on a connection that reads it."""
@@ -225,8 +240,9 @@ class PostgresLogReader:
         )
         if backlog is None:
             return False
-        log.info("reading %s MiB of log in bulk", self.behind_bytes >> 20)
         self._log_source = backlog
+        self._require_unpassed(self._visibility.position)
+        log.info("reading %s MiB of log in bulk", self.behind_bytes >> 20)
         return True
 
     def _advance_if_due(self) -> None:

@@ -318,6 +318,50 @@ def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
     assert ids == list(range(20_000))
 
 
+PASSED = {
+    "advanced": "SELECT pg_replication_slot_advance('{0}', pg_current_wal_lsn())",
+    "re-created": "SELECT pg_drop_replication_slot('{0}');"
+    " SELECT pg_create_logical_replication_slot('{0}', 'pgoutput')",
+}
+"""What frees the server's disk of log that a slot keeps, which nobody seems to use while a copy is read."""
+
+
+@both_ways
+@pytest.mark.parametrize("how", PASSED)
+def test_a_slot_that_others_move_while_a_copy_is_read_is_a_gap(
+    how: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server would go on from where the slot is, without an error."""
+    source, history = behind(database, monkeypatch)
+    with opened(source, history) as log:
+        assert isinstance(log._log_source, BacklogReader)
+        wait_until(lambda: log.read(0.05, 64 << 20) or log._log_source.done, "the backlog is read")
+        log.take()
+        database.execute("INSERT INTO t VALUES (-1)")
+        database.execute(PASSED[how].format(database.name))
+        with pytest.raises(TransientError, match=r"was moved past .*, or re-created"):
+            log.read(0.05, 64 << 20)
+    gap = source.check_resumable(history)
+    assert isinstance(gap, str)
+    assert "it was consumed or re-created" in gap
+
+
+@both_ways
+@pytest.mark.parametrize("bulk_bytes", [1, 1 << 30], ids=["in bulk", "streamed"])
+def test_a_slot_that_others_move_before_it_is_opened_is_a_gap(bulk_bytes: int, database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database, bulk_bytes=bulk_bytes)
+    source.prepare()
+    history = source.begin_log(fresh=False)
+    database.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    assert source.check_resumable(history) is None
+    database.execute(PASSED["advanced"].format(database.name))
+    with pytest.raises(TransientError, match="was moved past"), opened(source, history):
+        pass
+    assert isinstance(source.check_resumable(history), str)
+    source.close()
+
+
 @all_ways
 def test_log_that_the_server_has_no_room_to_read_in_bulk_is_streamed(
     database: Database, monkeypatch: pytest.MonkeyPatch
