@@ -11,6 +11,7 @@ The order of steps in `open_chunk` makes a chunk exact:
    it.
 
 Keys are the source's text, compared by the server as the column's type, so any btree-ordered type works.
+No index is relied on that may be in another order than the server compares by now.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote, sqlstate_of
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
-from connector.postgres.key_sql import compare_key, key_columns, keys_query, order_of
+from connector.postgres.key_sql import (
+    WITHOUT_INDEXES,
+    KeyColumn,
+    compare_key,
+    key_columns,
+    keys_query,
+    order_of,
+)
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.predicate import bounded, check_predicate, pick_rows, without_values
 from connector.postgres.table_facts import find_table, qualified
@@ -192,8 +200,13 @@ class PostgresTables:
         rows: int,
         where: str | None,
     ) -> tuple[str, ...] | None:
-        """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
+        """Return the key of the row `rows` rows after `after` in key order; None if fewer are left.
+
+        Also None if indexes may be in another order: then each range costs as much as the whole table.
+        """
         with self._errors(table, where), self._reading():
+            if any(column.indexed_otherwise for column in self._key_columns(table, key)):
+                return None
             relation = self._rows_of(table)
             conditions, _ = self._conditions(table, key, KeyRange(after, None), where)
             # Without the alias, ORDER BY would sort by the selected text.
@@ -258,7 +271,7 @@ class PostgresTables:
                 raise RequestError(
                     f"{table}: {list(wrong)!r} is not a key", hint=f"the key is ({', '.join(schema.key)})"
                 )
-            columns = key_columns(self._connection, table, schema.key)
+            columns = self._key_columns(table, schema.key)
             query = keys_query(schema, columns, keys, self._rows_of(table))
             with self._closing(
                 PostgresChunk(self._connection, schema, low, high, query, marked=True)
@@ -344,7 +357,7 @@ class PostgresTables:
         """Return the WHERE clause, and the order of the key if the range ends at one."""
         conditions, order = [], None
         if key_range.after or key_range.upto:
-            columns = key_columns(self._connection, table, key)
+            columns = self._key_columns(table, key)
             order = None if key_range.of_prefix else order_of(columns)
             if not key_range.fits(len(columns)):
                 raise TableError(table, f"the chunk's range is not of a key of {len(columns)} columns")
@@ -354,6 +367,13 @@ class PostgresTables:
         if where:
             conditions.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
         return f" WHERE {' AND '.join(conditions)}" if conditions else "", order
+
+    def _key_columns(self, table: TableName, key: Sequence[str]) -> list[KeyColumn]:
+        """Look up a key's columns; an index that may be in another order is not used in this transaction."""
+        columns = key_columns(self._connection, table, key)
+        if any(column.indexed_otherwise for column in columns):
+            self._run(WITHOUT_INDEXES)
+        return columns
 
     def _rows_of(self, table: TableName) -> str:
         """Build the FROM clause for a table's own rows, without those of tables that inherit from it."""

@@ -8,12 +8,16 @@ that someone planted in a schema of the path could run with the agent's rights.
 
 If an operator or type moves to another schema after it was looked up, the statement fails, and the next
 attempt finds it.
+
+An index keeps the order in which it was built. Where a collation's library has become another since (an
+upgrade of the system), a search in it misses rows. The server notes the version that its indexes were built
+with, until somebody says that they were rebuilt (``REFRESH COLLATION VERSION``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg2.extensions import connection as Connection
@@ -23,6 +27,7 @@ from connector.postgres.catalog import types_within
 from connector.postgres.connection import all_rows, literal, quote
 from connector.postgres.table_facts import qualified
 from connector.schema import TableName, TableSchema
+from connector.source import Finding
 
 _STRATEGIES = {"<": "1", "<=": "2", "=": "3", ">=": "4", ">": "5"}
 """Strategy numbers of operators in a btree operator class."""
@@ -39,7 +44,8 @@ class KeyColumn:
     version, and the labels of an enum; for an array, composite type or range, those of all enums, and the
     attributes of composite types in it, and for all but arrays, and jsonb, the default collation's version.
     Not its row's version in the catalog: a GRANT writes a new one, too, as does any REVOKE on the table if
-    the column has rights of its own.
+    the column has rights of its own. `indexed_otherwise`: its indexes may have been built in another order,
+    by another version of a collation.
     """
 
     name: str
@@ -48,6 +54,7 @@ class KeyColumn:
     compared_as: str | None
     operators: Mapping[str, tuple[str, str]]
     order: str
+    indexed_otherwise: bool
 
     def operator(self, sign: str) -> str:
         """Return the SQL of a comparison operator."""
@@ -90,6 +97,7 @@ _KEY_COLUMNS = """
                                          ORDER BY e.enumtypid, e.enumsortorder))
                    FROM pg_enum e WHERE b.kind <> 'e' OR e.enumtypid = b.oid) END,
                CASE WHEN b.category IN ('A', 'C', 'R') THEN {attributes} END),
+           {another_version},
            c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
     FROM base b LEFT JOIN LATERAL (
         SELECT c.oid, c.opcfamily, c.opcintype
@@ -108,6 +116,17 @@ _ATTRIBUTES = f"""(
     FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
     JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)"""
 
+_ANOTHER_VERSION = f"""EXISTS (
+    {types_within("b.oid")}
+    SELECT FROM used u LEFT JOIN pg_range r ON u.oid IN (r.rngtypid, r.rngmultitypid)
+    LEFT JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
+    LEFT JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_collation n ON n.oid IN (b.collated, r.rngcollation, a.attcollation)
+    WHERE n.collversion <> pg_collation_actual_version(n.oid)
+        OR n.collprovider = 'd' AND {{default_changed}})
+    OR b.oid = 'pg_catalog.jsonb'::regtype AND {{default_changed}}"""
+"""Whether a collation of the column, of a range or of an attribute within has another version than noted."""
+
 _DATABASE_VERSION = """
     (SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database())"""
 
@@ -116,23 +135,60 @@ _LIBRARY_VERSION = """
      WHERE collprovider = 'c' AND collcollate !~ '^(C|C\\..*|POSIX)$' LIMIT 1)"""
 """Before release 15, a database's own collation is always the C library's, and has no version of its own."""
 
+_DATABASE_CHANGED = """coalesce((
+    SELECT datcollversion <> pg_database_collation_actual_version(oid) FROM pg_database
+    WHERE datname = current_database()), false)"""
+
+WITHOUT_INDEXES = "; ".join(
+    f"SET LOCAL {name} = off"
+    for name in (
+        *("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"),
+        *("enable_partition_pruning", "constraint_exclusion"),
+    )
+)
+"""Has a transaction find rows by reading them all, also of partitions that by their bounds have none."""
+
 
 def key_columns(connection: Connection, table: TableName, key: Sequence[str]) -> list[KeyColumn]:
     """Look up the columns of a key; `TableError` if a column does not exist or has no order."""
     found = {}
-    default_version = _DATABASE_VERSION if connection.server_version >= 150000 else _LIBRARY_VERSION
-    query = _KEY_COLUMNS.format(default_version=default_version, attributes=_ATTRIBUTES)
-    for name, type_, exact, compared_as, operators, order, unordered in all_rows(
+    noted = connection.server_version >= 150000
+    query = _KEY_COLUMNS.format(
+        default_version=_DATABASE_VERSION if noted else _LIBRARY_VERSION,
+        attributes=_ATTRIBUTES,
+        another_version=_ANOTHER_VERSION.format(default_changed=_DATABASE_CHANGED if noted else "false"),
+    )
+    for name, type_, exact, compared_as, operators, order, otherwise, unordered in all_rows(
         connection, query, (qualified(table), list(key))
     ):
         if unordered:
             raise TableError(
                 table, f"key column {name}: type {type_} has no default operator class for btree"
             )
-        found[name] = KeyColumn(name, type_, exact, compared_as, operators or {}, order)
+        found[name] = KeyColumn(name, type_, exact, compared_as, operators or {}, order, otherwise)
     if missing := [c for c in key if c not in found]:
         raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
     return [found[c] for c in key]
+
+
+def check_collations(connection: Connection) -> Iterator[Finding]:
+    """Report collations that have another version by now than the one noted for the database's indexes."""
+    query = """
+        SELECT DISTINCT format('ALTER COLLATION %I.%I REFRESH VERSION;', s.nspname, n.collname)
+        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation
+        JOIN pg_namespace s ON s.oid = n.collnamespace
+        WHERE a.attrelid >= 16384 AND n.collversion <> pg_collation_actual_version(n.oid)"""
+    if connection.server_version >= 150000:
+        query += f"""
+        UNION ALL SELECT format('ALTER DATABASE %I REFRESH COLLATION VERSION;', current_database())
+        WHERE {_DATABASE_CHANGED}"""
+    if refreshing := [statement for (statement,) in all_rows(connection, query)]:
+        detail = (
+            "the system orders text in another way than the indexes may have been built in:"
+            " tables with such keys are dumped without their indexes, in one piece each"
+        )
+        rebuild = f"REINDEX DATABASE {quote(connection.info.dbname)};"
+        yield Finding("collations", "warning", detail, " ".join([rebuild, *sorted(refreshing)]))
 
 
 def order_of(columns: Sequence[KeyColumn]) -> str:

@@ -25,6 +25,7 @@ from connector.postgres.catalog import (
 )
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
 from connector.postgres.driver.choice import driver
+from connector.postgres.key_sql import check_collations
 from connector.postgres.predicate import TYPE_SCHEMAS
 from connector.postgres.slot import check_standbys, copies, find_slot
 from connector.postgres.table_facts import TableFacts, find_tables, qualified
@@ -94,6 +95,7 @@ def _check_server(context: _CheckContext) -> Iterator[Finding]:
     move = "move the data to a database with encoding UTF8"
     yield _check_setting("encoding", _setting(connection, "server_encoding"), "UTF8", move)
     yield from check_standbys(_setting(connection, "synchronous_standby_names"))
+    yield from check_collations(connection)
     standby, clock = _row(
         connection, "SELECT pg_is_in_recovery(), extract(epoch FROM clock_timestamp())::float8"
     )

@@ -511,6 +511,57 @@ def test_chunks_hold_every_row_once_if_a_column_finds_two_keys_of_its_index_equa
     assert sorted(found) == list(range(1, 61))
 
 
+ORDERED_BY_A_COLLATION = {
+    "text": ("text COLLATE c", "{}"),
+    "array": ("text[] COLLATE c", "ARRAY[{}]"),
+    "composite": ("pair", "(1, {})::pair"),
+    "range": ("span", "span({}, NULL)"),
+}
+
+
+@pytest.mark.parametrize("postgres", [15, 17], indirect=True)  # with ICU
+@pytest.mark.parametrize(
+    ("name", "key"), [("text", "n, k"), *((name, "k") for name in ORDERED_BY_A_COLLATION)]
+)
+def test_rows_are_found_though_an_index_was_built_by_another_version_of_a_collation(
+    name: str, key: str, database: Database
+) -> None:
+    """As after an upgrade of the system: here, Danish suddenly counts for English, and has aa after z."""
+    type_, value = ORDERED_BY_A_COLLATION[name]
+    database.execute(f"""
+        CREATE COLLATION c (provider = icu, locale = 'en'); CREATE TYPE pair AS (a int, b text COLLATE c);
+        CREATE TYPE span AS RANGE (subtype = text, collation = c);
+        CREATE TABLE t (n int, k {type_}, PRIMARY KEY ({key}));
+        INSERT INTO t SELECT i % 2, {value.format("v")}
+        FROM generate_series(1, 3000) i, concat((ARRAY['aa', 'b', 'z'])[1 + i % 3], i) v""")
+    database.execute("ANALYZE t")
+    third = value.format("'c'")
+    beyond = f"SET enable_bitmapscan = off; SELECT count(*) FROM t WHERE n = 0 AND k > {third}"
+    by_index = f"SET enable_seqscan = off; {beyond}"
+    by_all = f"SET enable_indexscan = off; SET enable_indexonlyscan = off; {beyond}"
+    source, columns = source_of(database), key.split(", ")
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        end = tables.next_boundary(T, columns, None, 300, None)
+        assert end is not None
+        keys = [list(map(str, row)) for row in database.execute(f"SELECT {', '.join(columns)}::text FROM t")]
+        locale = "colllocale" if database.server.version.startswith("17") else "colliculocale"
+        upgraded = f"UPDATE pg_collation SET collversion = '1', {locale} = 'da' WHERE collname = 'c'"
+        database.execute(f"SET allow_system_table_mods = on; {upgraded}")
+        assert database.execute(by_index) < database.execute(by_all) == [(1000,)]
+        read = [len(rows) for rows, _ in dump_scenarios.chunks(tables, T, columns, 300)]
+        assert sum(read) == 3000
+        assert [row[-1] for row in rows_of_keys(tables, T, keys)] == [False] * 3000
+        parts = KeyRange(None, end), KeyRange(end, None)  # of a dump begun before
+        assert sum(len(chunk_rows(tables, "public.t", part)) for part in parts) == 3000
+        assert len(read) == 1
+        (finding,) = (f for f in source.check() if f.name == "collations")
+        assert finding.fix is not None
+        for statement in filter(None, finding.fix.split(";")):
+            database.execute(statement)
+        assert tables.next_boundary(T, columns, None, 300, None) is not None
+        assert all(f.name != "collations" for f in source.check())
+
+
 @pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
 def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(database: Database) -> None:
     database.execute("""
