@@ -5,6 +5,7 @@ What the server still works on goes on, however long it takes.
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import threading
@@ -209,8 +210,11 @@ SLOW_POSTGRES = "SELECT pg_sleep(3)::text"
 MANY_POSTGRES = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)"
 
 
-@postgres_source.all_ways
-@pytest.mark.parametrize("how", ["execute", "alone", "copy"])
+@pytest.mark.parametrize(
+    ("how", "way"),
+    [("execute", "psycopg2"), *itertools.product(("alone", "copy"), ("socket", "libpq", "psycopg2"))],
+    indirect=["way"],
+)
 def test_a_question_to_postgres_whose_answer_is_lost_ends_and_so_does_its_session(
     database: Database, way: None, how: str
 ) -> None:
@@ -292,6 +296,7 @@ def test_an_agent_of_postgres_that_loses_connection_after_connection_lands_all(
 
 @pytest.mark.only_mariadb
 @pytest.mark.only_mysql
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_an_agent_of_mysql_that_loses_connection_after_connection_lands_all(
     mariadb: MysqlDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
     assert zone.rows() == [(2, 9, "x"), (4, 4, "x")]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("what", [pytest.param("truncate", marks=pytest.mark.soak), "sweep"])
 def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too(
     zone: Zone, monkeypatch: pytest.MonkeyPatch, what: str
@@ -95,7 +96,7 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     assert zone.rows("id, a, b, _cdc.op, _cdc.lsn, _cdc.missing")[3] == (4, 7, "z", "delete", 26, None)
 
 
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("once", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_softly_deleted_row_says_when_until_it_is_created_anew(
     spark: SparkSession, tmp_path: Path, once: bool
 ) -> None:
@@ -123,7 +124,7 @@ def test_a_softly_deleted_row_says_when_until_it_is_created_anew(
     assert dict(zone.rows("id, _cdc.deleted_at")) == {**times, 9: None}
 
 
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("once", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_softly_deleted_row_that_came_again_in_a_gap_says_when_it_was_deleted_since(
     spark: SparkSession, tmp_path: Path, once: bool
 ) -> None:

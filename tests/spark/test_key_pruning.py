@@ -118,7 +118,7 @@ def test_keys_that_python_cannot_hold_or_compare_are_not_fetched(spark: SparkSes
         assert key_ranges(source, only) == key_lists(source, only) == ""
 
 
-@pytest.mark.parametrize("few", [256, 0])
+@pytest.mark.parametrize("few", [256, pytest.param(0, marks=pytest.mark.soak)])
 def test_keys_too_long_for_the_type_of_older_files_are_merged(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_cut_before_the_dump_that_brings_the_columns_is_not_exact(zone: Zone) 
     assert not zone.merge().exact
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("step", "until"),
     [

@@ -107,10 +107,12 @@ def test_rows_whose_key_no_column_can_hold_are_distinguished_everywhere(
         (1, "2026-01-31", "1.00", "day"), (1, "2026-06-01", "1.00", "dumped"),
         (1, "infinity", "NaN", "nan"), (2, "infinity", "1.00", "next"),
     ]  # fmt: skip
-    deleted = zone.merge(40, event("delete", 35, 0, 2, "infinity", ONE))
-    assert [r[:2] for r in deleted] == [(1, "2026-01-31"), (1, "2026-06-01"), (1, "infinity")]
     # Rows that no event carries whole are asked for by the source's own text.
-    zone.merge(50, event("update", 45, 0, 3, "infinity", "NaN", v=None, unchanged=("v",)))
+    partial = event("update", 36, 0, 3, "infinity", "NaN", v=None, unchanged=("v",))
+    deleted = zone.merge(40, event("delete", 35, 0, 2, "infinity", ONE), partial)
+    assert [r[:2] for r in deleted] == [
+        (1, "2026-01-31"), (1, "2026-06-01"), (1, "infinity"), (3, "infinity"),
+    ]  # fmt: skip
     (request,) = tmp_path.glob("landing/shop/requests/missing-*.json/part-*")
     assert '"keys": [["3", "infinity", "NaN"]]' in request.read_text()
     assert zone.merge(60, Event("truncate", 55, 0, {}), event("insert", 55, 2, *open_, v="new")) == [

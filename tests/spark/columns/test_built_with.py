@@ -65,7 +65,8 @@ def test_an_idle_table_whose_condition_is_taken_out_is_refused_until_it_is_rebui
     assert zone.merge().exact
 
 
-@pytest.mark.parametrize("manifests", [1, pytest.param(0, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("manifests", [1, 0])
 def test_a_cut_of_a_merge_with_the_former_masks_that_was_under_way_during_a_rebuild_does_not_count(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifests: int
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_column_a_constraint_and_clustering_of_others_stay_and_a_refused_row_h
     assert zone.rows("id, a") == [(1, 7), (3, 3), (4, 700)]
 
 
+@pytest.mark.soak
 def test_fields_of_our_columns_that_somebody_has_moved_are_not_taken_for_one_another(
     spark: SparkSession, tmp_path: Path
 ) -> None:

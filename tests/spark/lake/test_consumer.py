@@ -181,6 +181,7 @@ def begun(zone: Zone) -> MergeRun:
     return run
 
 
+@pytest.mark.soak
 def test_a_job_that_was_overtaken_leaves_no_table_failing_that_another_has_merged(
     zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,7 +191,10 @@ READ_OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("where", READ_OTHERWISE)
+@pytest.mark.parametrize(
+    "where",
+    [where if "\\" in where else pytest.param(where, marks=pytest.mark.soak) for where in READ_OTHERWISE],
+)
 def test_a_text_in_a_condition_is_the_same_one_whatever_the_callers_session_is_set_to(
     spark: SparkSession, tmp_path: Path, where: str
 ) -> None:
@@ -219,6 +222,7 @@ def test_a_text_in_a_condition_is_the_same_one_whatever_the_callers_session_is_s
             spark.conf.unset(setting)
 
 
+@pytest.mark.soak
 def test_an_instant_that_a_condition_makes_is_one_whatever_timestamps_are_in_the_callers_session(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -246,6 +250,7 @@ def test_an_instant_that_a_condition_makes_is_one_whatever_timestamps_are_in_the
             spark.conf.unset(setting)
 
 
+@pytest.mark.soak
 def test_a_condition_reads_and_writes_json_in_one_way_whatever_the_callers_session_is_set_to(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -278,6 +283,7 @@ def test_a_condition_reads_and_writes_json_in_one_way_whatever_the_callers_sessi
             spark.conf.unset(setting)
 
 
+@pytest.mark.soak
 def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +304,7 @@ def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_buil
     assert zone.rows("id") == [(1,), (2,), (3,), (4,)]
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_first(
     zone: Zone, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
@@ -334,8 +340,8 @@ def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_fi
 @pytest.mark.parametrize(
     ("kind", "module", "name"),
     [
-        ("history", history_job, "apply_versions"),
-        pytest.param("changes", changes_job, "append_changes", marks=pytest.mark.soak),
+        pytest.param("history", history_job, "apply_versions", marks=pytest.mark.soak),
+        ("changes", changes_job, "append_changes"),
     ],
 )
 def test_so_a_shape_is_refused_until_it_is_dropped_again(
@@ -401,20 +407,23 @@ def test_a_table_that_others_always_write_to_stops_no_other_table(
     assert zone.rows("id", "public/people") == [(1,)]
 
 
-def test_rows_that_somebody_has_cached_decide_nothing(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("history", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_rows_that_somebody_has_cached_decide_nothing(
+    spark: SparkSession, tmp_path: Path, history: bool
+) -> None:
     """Another application has merged since: a truncate deletes the rows that it brought, too."""
-    zone = Zone(spark, tmp_path, public__orders={"shapes": ["current", "history"]})
+    shapes = {"shapes": ["current", "history"] if history else ["current"]}
+    tables = ["orders", "orders_history"] if history else ["orders"]
+    zone = Zone(spark, tmp_path, public__orders=shapes)
     lake, other = tmp_path / "lake", tmp_path / "other"
     zone.log(10, insert(5, 1))
     zone.merge()
-    cached = [spark.table(f"delta.`{lake}/public/{name}`").cache() for name in ("orders", "orders_history")]
+    cached = [spark.table(f"delta.`{lake}/public/{name}`").cache() for name in tables]
     try:
-        assert [frame.count() for frame in cached] == [1, 1]
+        assert [frame.count() for frame in cached] == [1] * len(tables)
         shutil.copytree(lake, other)
         zone.log(20, insert(15, 2))
-        theirs = config_of(
-            str(tmp_path / "landing"), str(other), public__orders={"shapes": ["current", "history"]}
-        )
+        theirs = config_of(str(tmp_path / "landing"), str(other), public__orders=shapes)
         assert merge_once(spark, theirs).exact
         shutil.copytree(other, lake, dirs_exist_ok=True)
         zone.log(30, Event("truncate", 25, 0, {}), insert(26, 3))
@@ -423,5 +432,6 @@ def test_rows_that_somebody_has_cached_decide_nothing(spark: SparkSession, tmp_p
         for frame in cached:
             frame.unpersist()
     assert zone.rows() == [(3, 3, "x")]
-    versions = zone.rows("id, _valid_to.lsn", table="public/orders_history")
-    assert versions == [(1, 25), (2, 25), (3, None)]
+    if history:
+        versions = zone.rows("id, _valid_to.lsn", table="public/orders_history")
+        assert versions == [(1, 25), (2, 25), (3, None)]

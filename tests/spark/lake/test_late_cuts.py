@@ -16,7 +16,7 @@ from tests.support.landing.zone import ORDERS, T, Zone, insert
 from tests.support.spark.spark_sessions import another_session
 
 
-@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("idle", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_late_cut_that_names_a_table_dropped_since_does_not_have_all_of_it_merged_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: bool
 ) -> None:

@@ -161,6 +161,7 @@ def test_two_tables_of_one_name_do_not_share_a_schema_and_stop_no_other(
         live(spark, config, "archive.Orders")
 
 
+@pytest.mark.soak
 def test_a_table_that_was_replaced_in_its_catalog_is_built_anew_once_it_is_dropped(
     spark: SparkSession, tmp_path: Path, schema: str
 ) -> None:
@@ -204,8 +205,8 @@ MIDDLE = {"n": 0, "t": "o'k\\ \n`é", "d": date(2026, 1, 1), "m": Decimal("0E-10
 HIGH = {"n": 2**63 - 1, "t": "\U0001f600", "d": date(9999, 12, 31), "m": Decimal("9" * 28 + "." + "9" * 10)}
 
 
-# Keys that are listed go through a MERGE in test_key_pruning, too.
-@pytest.mark.parametrize("listed", [pytest.param(True, marks=pytest.mark.soak), False])
+@pytest.mark.soak  # listed or in ranges, keys go through a MERGE in test_key_pruning, too
+@pytest.mark.parametrize("listed", [True, False])
 def test_a_large_table_is_merged_where_the_changed_keys_can_be(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:

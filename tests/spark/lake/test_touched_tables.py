@@ -68,6 +68,7 @@ def test_rows_that_somebody_else_changed_are_built_anew(zone: Zone) -> None:
     assert zone.rows() == [(1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
 
 
+@pytest.mark.soak
 def test_a_dropped_table_whose_rebuild_failed_half_way_is_built_whole(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_the_control_table_may_be_lost(zone: Zone) -> None:
     assert ids(as_of(zone.spark, zone.config, 3)[T]) == [1, 3]
 
 
+@pytest.mark.soak
 def test_a_job_that_was_overtaken_leaves_the_exact_cut_of_its_manifest_as_it_is(zone: Zone) -> None:
     other = schema_of("public.other", id="int", v="int")
     zone.landed.table(other)
@@ -134,6 +136,7 @@ def test_a_job_that_was_overtaken_leaves_the_exact_cut_of_its_manifest_as_it_is(
     }
 
 
+@pytest.mark.soak
 def test_a_lake_of_another_landing_zone_is_refused_though_its_cuts_are_lost(zone: Zone) -> None:
     """Its fences would skip what has landed in the new one, up to the number that the old one had."""
     zone.log(10, insert(5, 1))
@@ -206,6 +209,7 @@ def test_the_callers_session_is_left_as_it_was_and_its_commits_are_its_own(
         assert "txn" not in states.columns
 
 
+@pytest.mark.soak
 def test_rows_that_an_answer_did_not_fill_keep_cuts_inexact_and_are_asked_for_again(zone: Zone) -> None:
     """The dump ran before the row's commit was visible, and answered that there is none."""
     zone.log(10, update_of_a(5, 1, 7))
@@ -241,6 +245,7 @@ def test_columns_go_by_name_into_a_table_that_is_empty(zone: Zone) -> None:
     assert zone.rows("id, a, b, c, _cdc.op") == [(1, 2, "b", "c", "insert")]
 
 
+@pytest.mark.soak
 def test_columns_go_by_name_into_a_table_that_is_built_anew_after_it_lost_one(zone: Zone) -> None:
     """The Delta table keeps the column, behind `_cdc`; what has landed since the dump does not have it."""
     zone.log(10, insert(5, 1))
@@ -273,6 +278,7 @@ def put_back(zone: Zone) -> None:
     forget_delta_logs(zone.spark)
 
 
+@pytest.mark.soak
 def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_rows(zone: Zone) -> None:
     """The next merge gives the cut's version again, to a state of its own."""
     zone.log(10, insert(5, 1))

@@ -167,6 +167,7 @@ def reads_of_delta(merged: Zone, *, exchanges: int | None = None) -> int:
     return final.count("FileScan parquet [id#")  # the cuts have no such column
 
 
+@pytest.mark.soak  # cached rows: lake/test_interference; other masks: columns/test_built_with
 def test_neither_cached_rows_nor_rows_with_other_masks_are_shown(merged: Zone) -> None:
     """Spark takes cached rows for any part of a query that has their plan; meanwhile, others merge."""
     landing, lake, other = (str(merged.folder / name) for name in ("landing", "lake", "other"))

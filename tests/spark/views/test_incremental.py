@@ -152,11 +152,43 @@ def test_keys_that_conditions_do_not_find_are_refused(spark: SparkSession) -> No
         assert only.among(wide.selectExpr("CAST(k AS INT) AS k")).count() == 300
 
 
-def test_a_refresh_is_full_if_others_wrote_to_the_view_or_it_is_not_known_what_has_changed(
+COUNTS = "SELECT status, count(*) AS n FROM orders GROUP BY status"
+
+
+def merged(shop: Shop) -> ViewReport:
+    report = shop.refreshed()["n"]
+    shop.check()
+    return report
+
+
+def test_a_refresh_is_full_if_it_is_not_known_what_has_changed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_own_sessions(spark)
-    shop = Shop(spark, tmp_path, n="SELECT status, count(*) AS n FROM orders GROUP BY status")
+    shop = Shop(spark, tmp_path, n=COUNTS)
+    shop.land(order(1, "a"), order(3, "b"))
+    assert not merged(shop).incremental
+    shop.land(order(2, None))
+    assert merged(shop).incremental, "the view has no group of nulls yet"
+    # A version whose files are gone, and a truncate.
+    shop.land(order(7, "c"))
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Input, "at", lambda self, _: replace(self, frontier=replace(self.frontier, version=10**6))
+        )
+        reason = str(merged(shop).full_because)
+        assert reason.startswith(("it failed: [", "it failed: Cannot time travel"))  # Delta 3.3: no name
+        assert "table of cuts" not in reason, "no cut records it"
+    shop.land((ORDERS, "truncate", {}), order(8, "a"))
+    assert merged(shop).full_because == "public.orders was truncated"
+
+
+@pytest.mark.soak
+def test_a_refresh_is_full_if_others_wrote_to_the_view_or_restored_what_it_reads(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_own_sessions(spark)
+    shop = Shop(spark, tmp_path, n=COUNTS)
     view = f"delta.`{tmp_path}/lake/views/n`"
     replace_rows = IncrementalRefresh._replace
 
@@ -164,27 +196,20 @@ def test_a_refresh_is_full_if_others_wrote_to_the_view_or_it_is_not_known_what_h
         spark.sql(f"DELETE FROM {view} WHERE status = 'a'")
         replace_rows(self, *more)
 
-    def merged() -> ViewReport:
-        report = shop.refreshed()["n"]
-        shop.check()
-        return report
-
     shop.land(order(1, "a"), order(3, "b"))
-    assert not merged().incremental
-    shop.land(order(2, None))
-    assert merged().incremental, "the view has no group of nulls yet"
+    assert not merged(shop).incremental
     # Somebody else writes to the view while it is refreshed.
     shop.land(order(4, "b"))
     with monkeypatch.context() as patched:
         patched.setattr(IncrementalRefresh, "_replace", overtaken)
-        assert merged().full_because == "somebody else changed its rows meanwhile"
+        assert merged(shop).full_because == "somebody else changed its rows meanwhile"
     # The same, and the merge is killed before it notices.
     shop.land(order(5, None))
     with monkeypatch.context() as patched:
         patched.setattr(IncrementalRefresh, "_replace", overtaken)
         patched.setattr(Refresh, "_committed", lambda *_, **__: 1 / 0)
         assert "n" in {view.table.name for view in merge_once(spark, shop.config).views if view.error}
-    report = merged()
+    report = merged(shop)
     assert (report.refreshed, report.incremental) == (True, False)
     # Killed after the refresh, before the cut, while nobody else wrote.
     shop.land(order(6, "c"))
@@ -192,25 +217,14 @@ def test_a_refresh_is_full_if_others_wrote_to_the_view_or_it_is_not_known_what_h
         patched.setattr(MergeRun, "_append_cut", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             shop.refreshed()
-    assert not merged().refreshed
-    # A version whose files are gone, and a truncate.
-    shop.land(order(7, "c"))
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            Input, "at", lambda self, _: replace(self, frontier=replace(self.frontier, version=10**6))
-        )
-        reason = str(merged().full_because)
-        assert reason.startswith(("it failed: [", "it failed: Cannot time travel"))  # Delta 3.3: no name
-        assert "table of cuts" not in reason, "no cut records it"
-    shop.land((ORDERS, "truncate", {}), order(8, "a"))
-    assert merged().full_because == "public.orders was truncated"
+    assert not merged(shop).refreshed
     # The files of the table are restored from an older copy; its rebuild reuses the number of a lost version.
     orders, copy = tmp_path / "lake/public/orders", tmp_path / "copy"
     shutil.copytree(orders, copy)
     shop.land(order(9, "lost"))
-    assert merged().incremental
+    assert merged(shop).incremental
     shutil.rmtree(orders)
     copy.rename(orders)
     forget_delta_logs(spark)
     shop.land(order(10, "b"))
-    assert not merged().incremental
+    assert not merged(shop).incremental

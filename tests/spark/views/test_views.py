@@ -73,7 +73,7 @@ class Shop(Zone):
 
 
 def test_views_are_of_the_same_cut_as_the_tables_and_refreshed_only_when_their_inputs_change(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     shop = Shop(spark, tmp_path, **QUERIES)
     shop.land(10, [insert(5, 1, b="ann"), insert(5, 2, b="bob")], [item(5, 1, 1, 7), item(5, 2, 2, 20)])
@@ -104,6 +104,18 @@ def test_views_are_of_the_same_cut_as_the_tables_and_refreshed_only_when_their_i
     states = {state.name: state for state in view_states(spark, shop.config)}
     assert (states["odd"].state, states["odd"].manifest, states["odd"].rows) == ("failed", 2, 2)
     assert (states["big"].state, states["big"].manifest, states["big"].inputs) == ("current", 3, ["spent"])
+
+
+@pytest.mark.soak
+def test_views_are_refreshed_anew_whatever_became_of_their_queries_rows_and_merges(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(spark, tmp_path, **QUERIES)
+    shop.land(10, [insert(5, 1, b="ann"), insert(5, 2, b="bob")], [item(5, 1, 1, 7), item(5, 2, 2, 20)])
+    shop.land(20, [], [item(15, 3, 1, 5)])
+    assert shop.refreshed() == dict.fromkeys(QUERIES, True)
+    shop.land(30, [insert(25, 4, b="cleo"), delete(25, 2)], [])
+    assert isinstance(shop.refreshed()["odd"], str), "a division by zero"
 
     # Other queries; a merge that is killed before its cut, and one that finds what it did.
     shop.use(**QUERIES | {"odd": "SELECT id FROM orders", "big": "SELECT name FROM spent"})
@@ -164,6 +176,7 @@ def test_mistakes_are_told_before_anything_is_written(spark: SparkSession, tmp_p
     assert sorted(named_by(spark, View("a", sql))) == ["a, c", "delta, /x", "items", "orders"]
 
 
+@pytest.mark.soak
 def test_a_table_where_a_shape_was_to_lie_is_read_as_a_table_and_views_are_refreshed_by_hand_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
