@@ -21,7 +21,7 @@ from typing import Any
 import boto3
 import botocore.session
 from botocore.config import Config as ClientConfig
-from botocore.credentials import Credentials, ReadOnlyCredentials, RefreshableCredentials
+from botocore.credentials import Credentials, EnvProvider, ReadOnlyCredentials, RefreshableCredentials
 from botocore.exceptions import CredentialRetrievalError
 
 HOLD_SECONDS = 5
@@ -59,14 +59,22 @@ def new_session(region: str | None = None) -> boto3.session.Session:
 
 
 class _Chain:
-    """botocore's chain of providers; what it finds is renewed ahead."""
+    """botocore's chain of providers; what it finds is renewed ahead.
+
+    Not what our environment gives, which nobody changes: the store says when that has expired.
+    """
 
     def __init__(self, chain: Any) -> None:
         self._chain = chain
 
     def load_credentials(self) -> Credentials | None:
         found: Credentials | None = self._chain.load_credentials()
-        return RenewedAhead(found) if isinstance(found, RefreshableCredentials) else found
+        if isinstance(found, RefreshableCredentials):
+            if found.method != EnvProvider.METHOD:
+                return RenewedAhead(found)
+            held: Any = found
+            return Credentials(held._access_key, held._secret_key, held._token, held.method)
+        return found
 
 
 class RenewedAhead(Credentials):

@@ -260,7 +260,8 @@ class S3Store:
         """Raise our errors. Credentials that could be had before, and now can't, may come back.
 
         They are renewed every few hours, and botocore asks a machine's metadata service once, for a second.
-        What gives them may fail until they expire, perhaps by the store's clock first.
+        What gives them may fail until they expire, perhaps by the store's clock first. Those with which a
+        role is asked for are what somebody has to renew.
         """
         try:
             with _errors(f"{self.url}/{path}"):
@@ -273,7 +274,8 @@ class S3Store:
 
     def _may_pass(self, cause: BaseException | None) -> bool:
         if isinstance(cause, ClientError):
-            return self._renews and _code(cause) == "ExpiredToken"
+            asked_store = not cause.operation_name.startswith("AssumeRole")
+            return self._renews and asked_store and _code(cause) == "ExpiredToken"
         return self._had_credentials and isinstance(cause, CredentialRetrievalError)
 
 

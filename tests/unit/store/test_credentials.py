@@ -92,17 +92,42 @@ def test_what_gives_credentials_and_never_answers_is_not_waited_for_for_ever(
     wait_until(lambda: credentials._holding() is not None, "its answer is used")
 
 
-@pytest.mark.parametrize(("renews", "error"), [(True, TransientError), (False, PreconditionError)])
+@pytest.mark.parametrize(
+    ("renews", "operation", "error"),
+    [
+        (True, "PutObject", TransientError),
+        (False, "PutObject", PreconditionError),
+        (True, "AssumeRole", PreconditionError),
+        (True, "AssumeRoleWithWebIdentity", PreconditionError),
+    ],
+)
 def test_credentials_that_the_store_calls_expired_are_a_passing_failure_if_they_are_renewed(
-    renews: bool, error: type[Exception]
+    renews: bool, operation: str, error: type[Exception]
 ) -> None:
+    """Those with which a role is asked for are not."""
+
     class Client:
         def put_object(self, **_: Any) -> Any:
-            raise ClientError({"Error": {"Code": "ExpiredToken"}}, "PutObject")
+            raise ClientError({"Error": {"Code": "ExpiredToken"}}, operation)
 
     client: Any = Client()
     with pytest.raises(error):
         S3Store(client, "bucket", "landing", renews=renews).put("a", b"")
+
+
+def test_credentials_of_the_environment_are_not_renewed_and_the_store_says_when_they_have_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With their expiry, as `aws configure export-credentials` writes them."""
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2020-01-01T00:00:00+00:00")
+    found = new_session("us-east-1").get_credentials()
+    assert found is not None
+    assert found.get_frozen_credentials()[:3] == ("key", "secret", "token")
+    assert not isinstance(found, RenewedAhead)
 
 
 def test_a_thread_that_can_not_start_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
