@@ -121,11 +121,15 @@ _ANOTHER_VERSION = f"""EXISTS (
     SELECT FROM used u LEFT JOIN pg_range r ON u.oid IN (r.rngtypid, r.rngmultitypid)
     LEFT JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
     LEFT JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-    JOIN pg_collation n ON n.oid IN (b.collated, r.rngcollation, a.attcollation)
-    WHERE n.collversion <> pg_collation_actual_version(n.oid)
-        OR n.collprovider = 'd' AND {{default_changed}})
+    CROSS JOIN LATERAL unnest(ARRAY[b.collated, r.rngcollation, a.attcollation]) AS found(oid)
+    WHERE (SELECT n.collversion <> pg_collation_actual_version(n.oid)
+                  OR n.collprovider = 'd' AND {{default_changed}}
+           FROM pg_collation n WHERE n.oid = found.oid))
     OR b.oid = 'pg_catalog.jsonb'::regtype AND {{default_changed}}"""
-"""Whether a collation of the column, of a range or of an attribute within has another version than noted."""
+"""Whether a collation of the column, of a range or of an attribute within has another version than noted.
+
+By a subquery, since a join looks up the version of every collation that there is, hundreds of them.
+"""
 
 _DATABASE_VERSION = """
     (SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database())"""
@@ -174,10 +178,11 @@ def key_columns(connection: Connection, table: TableName, key: Sequence[str]) ->
 def check_collations(connection: Connection) -> Iterator[Finding]:
     """Report collations that have another version by now than the one noted for the database's indexes."""
     query = """
-        SELECT DISTINCT format('ALTER COLLATION %I.%I REFRESH VERSION;', s.nspname, n.collname)
-        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation
-        JOIN pg_namespace s ON s.oid = n.collnamespace
-        WHERE a.attrelid >= 16384 AND n.collversion <> pg_collation_actual_version(n.oid)"""
+        SELECT format('ALTER COLLATION %I.%I REFRESH VERSION;', s.nspname, n.collname)
+        FROM pg_collation n JOIN pg_namespace s ON s.oid = n.collnamespace
+        WHERE n.oid IN (SELECT attcollation FROM pg_attribute WHERE attrelid >= 16384
+                        UNION ALL SELECT rngcollation FROM pg_range WHERE rngtypid >= 16384)
+          AND n.collversion <> pg_collation_actual_version(n.oid)"""
     if connection.server_version >= 150000:
         query += f"""
         UNION ALL SELECT format('ALTER DATABASE %I REFRESH COLLATION VERSION;', current_database())

@@ -517,6 +517,10 @@ ORDERED_BY_A_COLLATION = {
     "composite": ("pair", "(1, {})::pair"),
     "range": ("span", "span({}, NULL)"),
 }
+TYPES_WITH_A_COLLATION = {
+    "composite": "CREATE TYPE pair AS (a int, b text COLLATE c);",
+    "range": "CREATE TYPE span AS RANGE (subtype = text, collation = c);",
+}
 
 
 @pytest.mark.parametrize("postgres", [15, 17], indirect=True)  # with ICU
@@ -529,8 +533,7 @@ def test_rows_are_found_though_an_index_was_built_by_another_version_of_a_collat
     """As after an upgrade of the system: here, Danish suddenly counts for English, and has aa after z."""
     type_, value = ORDERED_BY_A_COLLATION[name]
     database.execute(f"""
-        CREATE COLLATION c (provider = icu, locale = 'en'); CREATE TYPE pair AS (a int, b text COLLATE c);
-        CREATE TYPE span AS RANGE (subtype = text, collation = c);
+        CREATE COLLATION c (provider = icu, locale = 'en'); {TYPES_WITH_A_COLLATION.get(name, "")}
         CREATE TABLE t (n int, k {type_}, PRIMARY KEY ({key}));
         INSERT INTO t SELECT i % 2, {value.format("v")}
         FROM generate_series(1, 3000) i, concat((ARRAY['aa', 'b', 'z'])[1 + i % 3], i) v""")
