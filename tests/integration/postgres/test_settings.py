@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from connector.demo.servers.postgres import PostgresServer
-from connector.postgres.connection import IGNORED_VARIABLES, connect, one_row
+from connector.postgres.connection import IGNORED_VARIABLES, all_rows, close, connect, one_row
 from connector.postgres.log.reader import BULK_BYTES
 from connector.schema import TableName
 from tests.support.servers.postgres import Database, postgres_versions
@@ -144,6 +144,17 @@ def test_hostile_settings_of_role_database_and_environment_change_nothing(
 
 LOCALES = Path("/usr/share/i18n/locales")
 CAN_MAKE_LOCALES = shutil.which("localedef") is not None and (LOCALES / "ja_JP").exists()
+
+
+@pytest.mark.parametrize("postgres", [15], indirect=True)  # with LLVM
+def test_the_server_compiles_no_query_of_the_catalog_however_expensive_it_looks(database: Database) -> None:
+    """The more tables, the more: from 10,000 on, each lookup of a key took 90 ms instead of 2."""
+    assert database.execute("SELECT pg_jit_available()") == [(True,)]
+    database.execute(f'ALTER DATABASE "{database.name}" SET jit_above_cost = 0')
+    connection = connect(database.url, "test")
+    plan = all_rows(connection, "EXPLAIN (ANALYZE) SELECT count(*) FROM pg_class")
+    close(connection)
+    assert [line for (line,) in plan if line.startswith("JIT")] == []
 
 
 @pytest.mark.skipif(not CAN_MAKE_LOCALES, reason="no localedef, or no definitions of locales")
