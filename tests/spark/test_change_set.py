@@ -42,8 +42,7 @@ def test_a_row_deleted_during_its_chunk_stays_deleted(zone: Zone) -> None:
 
 @pytest.mark.soak
 def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.log(20, insert(15, 3), Event("truncate", 16, 0, {}), insert(16, 4), insert(17, 2, a=9))
     assert zone.live() == [(2, 9, "x"), (4, 4, "x")]
     zone.merge()

@@ -34,8 +34,7 @@ def zone(spark: SparkSession, tmp_path: Path) -> Zone:
 
 
 def test_a_merge_killed_before_its_cut_is_repeated_without_rewriting_anything(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.log(20, update_of_a(15, 1, 7), delete(15, 2))
     zone.merge()
     before, versions = zone.rows(), len(zone.history())
@@ -62,8 +61,7 @@ def test_with_nothing_new_nothing_is_written(zone: Zone) -> None:
 
 
 def test_a_job_that_was_overtaken_brings_nothing_back(zone: Zone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     zone.log(20, insert(15, 2))
     zone.log(30, delete(25, 2))
     zone.merge()
@@ -102,8 +100,7 @@ def test_two_jobs_at_once_leave_the_right_table(zone: Zone) -> None:
 
 @pytest.mark.soak
 def test_a_table_that_appears_later_is_merged_from_its_beginning(zone: Zone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     odd = schema_of('public."my.table %"', ("k.1", "k 2"), **{"k.1": "string", "k 2": "binary", "v": "int"})
     name = str(odd.table)
     zone.landed.table(odd)
@@ -124,8 +121,7 @@ def test_a_table_that_appears_later_is_merged_from_its_beginning(zone: Zone) -> 
 
 
 def test_a_delta_table_that_was_dropped_is_built_anew(zone: Zone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     shutil.rmtree(zone.folder / "lake/public/orders")
     zone.log(20, insert(15, 2))
     assert zone.live() == [(1, 1, "x"), (2, 2, "x")]
@@ -152,8 +148,7 @@ def test_a_hole_in_the_chain_stops_the_merge(zone: Zone) -> None:
 
 
 def test_a_newer_format_and_a_replaced_landing_zone_are_refused(zone: Zone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     path = zone.folder / "landing/shop" / manifest_path(1)
     good = path.read_text()
     path.write_text(good.replace('"position": 10', '"position": 11'))

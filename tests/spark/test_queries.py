@@ -35,8 +35,7 @@ def erp(zone: Zone) -> Config:
 
 
 def test_no_row_of_another_source_or_landing_zone_is_shown(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     other = erp(zone)
     for _ in range(2):
         assert [found["id"] for found in live(zone.spark, other, T).collect()] == [7]
@@ -80,8 +79,7 @@ def test_without_old_manifests_tables_start_at_their_full_dump(zone: Zone) -> No
 
 def test_a_delta_table_whose_types_can_not_become_todays_is_ignored(zone: Zone) -> None:
     """As the merge refuses it. Before a full dump, what landed has the old type too, and that is told."""
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     typed = schema_of(T, id="int", a="int", b="int")
     zone.landed.table(typed)
     zone.landed.commit(20, [zone.landed.log(typed, [Event("insert", 15, 6, {"id": 3, "a": 3, "b": 9})])])

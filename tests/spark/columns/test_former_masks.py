@@ -33,8 +33,7 @@ def test_a_merge_with_the_former_masks_that_would_write_after_a_rebuild_writes_n
     """It had read the table before the rebuild began, and merges up to a later manifest."""
     zone = Zone(spark, tmp_path)
     masked = masked_orders(tmp_path)
-    zone.log(10, insert(5, 1))
-    assert zone.merge().exact
+    zone.begin(insert(5, 1))
     zone.log(20, insert(15, 2))
     newest, away = tmp_path / "landing/shop" / manifest_path(2), tmp_path / "away"
     merge = TableJob.merge
@@ -61,8 +60,7 @@ def test_a_table_restored_from_before_a_rebuild_with_other_masks_goes_on_with_th
     spark: SparkSession, tmp_path: Path
 ) -> None:
     zone, masked = Zone(spark, tmp_path), masked_orders(tmp_path)
-    zone.log(10, insert(5, 1))
-    assert zone.merge().exact
+    zone.begin(insert(5, 1))
     assert rebuild(spark, masked, str(ORDERS.table)).failed == []
     zone.log(20, insert(15, 2))
     assert merge_once(spark, masked).exact
@@ -81,8 +79,7 @@ def test_a_rebuild_with_other_masks_that_a_former_merge_overtakes_loses_nothing(
     """It had planned up to an earlier manifest, and its commit passes the fence, as of another generation."""
     zone = Zone(spark, tmp_path)
     masked = masked_orders(tmp_path)
-    zone.log(10, insert(5, 1))
-    assert zone.merge().exact
+    zone.begin(insert(5, 1))
     whole = Rewrite.whole
 
     def late(rewrite: Rewrite, *given: Any) -> Any:
@@ -105,8 +102,7 @@ def test_a_merge_with_the_former_masks_that_builds_a_touched_table_anew_leaves_o
 ) -> None:
     zone = Zone(spark, tmp_path)
     masked = masked_orders(tmp_path)
-    zone.log(10, insert(5, 1))
-    assert zone.merge().exact
+    zone.begin(insert(5, 1))
     spark.sql(f"UPDATE delta.`{tmp_path}/lake/public/orders` SET a = 99")
     zone.log(20, insert(15, 2))
     continued = Rewrite.continued
@@ -172,8 +168,7 @@ def test_a_rebuild_with_other_masks_that_is_killed_before_its_cut_is_what_the_ne
     folders = str(tmp_path / "landing"), str(tmp_path / "lake")
     zone = Zone(spark, tmp_path)
     zone.config = salted(config_of(*folders, public__orders={"mask": {"b": "sha256"}}))
-    zone.log(10, insert(5, 1))
-    assert zone.merge().exact
+    zone.begin(insert(5, 1))
 
     def killed(moment: str) -> None:
         if moment == "table-rebuilt":

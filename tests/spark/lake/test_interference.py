@@ -287,8 +287,7 @@ def test_a_condition_reads_and_writes_json_in_one_way_whatever_the_callers_sessi
 def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.spark.sql(f"DELETE FROM delta.`{zone.folder}/lake/public/orders`")
     zone.log(20, insert(15, 3))
     zone.log(30, insert(25, 4))
@@ -312,8 +311,7 @@ def test_a_table_dropped_amid_a_merge_is_built_whole_though_that_merge_writes_fi
 
     The other one goes on, or is killed, too, before it writes.
     """
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     zone.log(20, insert(15, 2))
     apply = table.apply
 

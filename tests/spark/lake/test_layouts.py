@@ -32,8 +32,7 @@ def full_dump(zone: Zone, schema: TableSchema, number: int, low: int, *rows: dic
 
 @pytest.mark.soak
 def test_an_impossible_type_that_was_changed_back_and_dumped_blocks_nothing(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.landed.table(TEXT)
     zone.landed.commit(20, [zone.landed.log(TEXT, [Event("insert", 15, 0, {"id": 3, "a": "many"})])])
     report = zone.merge()
@@ -51,8 +50,7 @@ def test_an_impossible_type_that_was_changed_back_and_dumped_blocks_nothing(zone
 
 
 def test_an_impossible_type_that_stays_is_fixed_as_its_hint_says(zone: Zone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     zone.landed.table(TEXT)
     full_dump(zone, TEXT, 1, 20, {"id": 1, "a": "one"})
     (failed,) = zone.merge().failed

@@ -39,8 +39,7 @@ def ids(frame: Any) -> list[int]:
 
 
 def test_a_restored_table_is_built_anew_and_its_cuts_stay(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.log(20, delete(15, 1))
     zone.merge()
     zone.spark.sql(f"RESTORE TABLE {name(zone)} TO VERSION AS OF 1")
@@ -59,8 +58,7 @@ def test_a_restored_table_is_built_anew_and_its_cuts_stay(zone: Zone) -> None:
 
 
 def test_rows_that_somebody_else_changed_are_built_anew(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.spark.sql(f"UPDATE {name(zone)} SET a = 0")
     zone.log(20, insert(15, 3))
     assert zone.live() == [(1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
@@ -72,8 +70,7 @@ def test_rows_that_somebody_else_changed_are_built_anew(zone: Zone) -> None:
 def test_a_dropped_table_whose_rebuild_failed_half_way_is_built_whole(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     shutil.rmtree(zone.folder / "lake/public/orders")
     zone.log(20, insert(15, 2))
     with monkeypatch.context() as patched:
@@ -95,8 +92,7 @@ def killed(*_: Any) -> Any:
 
 
 def test_the_control_table_may_be_lost(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.log(20, delete(15, 2))
     zone.merge()
     shutil.rmtree(zone.folder / "lake/_deltatide")
@@ -159,8 +155,7 @@ def test_a_lake_of_another_landing_zone_is_refused_though_its_cuts_are_lost(zone
 
 
 def test_a_live_frame_keeps_the_state_it_was_made_at(zone: Zone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     idle = live(zone.spark, zone.config, T)
     zone.log(20, insert(15, 3))
     frame = live(zone.spark, zone.config, T)
@@ -248,8 +243,7 @@ def test_columns_go_by_name_into_a_table_that_is_empty(zone: Zone) -> None:
 @pytest.mark.soak
 def test_columns_go_by_name_into_a_table_that_is_built_anew_after_it_lost_one(zone: Zone) -> None:
     """The Delta table keeps the column, behind `_cdc`; what has landed since the dump does not have it."""
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     wide = schema_of(T, id="int", a="int", late="string", gone="string", b="string")
     zone.landed.table(wide)
     event = Event("insert", 15, 0, {"id": 2, "a": 2, "late": "l", "gone": "g", "b": "b"})
@@ -281,8 +275,7 @@ def put_back(zone: Zone) -> None:
 @pytest.mark.soak
 def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_rows(zone: Zone) -> None:
     """The next merge gives the cut's version again, to a state of its own."""
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     shutil.copytree(zone.folder / "lake/public/orders", zone.folder / "copy")
     zone.log(20, insert(15, 2))
     zone.merge()
@@ -300,8 +293,7 @@ def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_row
 
 @pytest.mark.soak
 def test_the_hint_of_a_refused_cut_leads_out_though_the_table_does_not_change(zone: Zone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     shutil.rmtree(zone.folder / "lake/public/orders")
     zone.log(20)
     assert zone.merge().exact  # an idle table is not looked at

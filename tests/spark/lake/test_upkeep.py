@@ -83,8 +83,7 @@ def zone(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_old_cuts_go_and_young_ones_stay_though_files_were_rewritten_long_ago(zone: OldZone) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     zone.log(20, insert(15, 3))
     zone.merge()
     assert zone.maintain(dry_run=True) == {
@@ -140,8 +139,7 @@ def test_what_an_idle_table_replaced_is_removed_once_delta_may_and_never_said_to
 
 @pytest.mark.soak
 def test_vacuum_waits_while_a_young_cut_names_files_that_somebody_else_rewrote(zone: OldZone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     zone.log(20, insert(15, 2))
     zone.merge()
     zone.spark.sql(f"OPTIMIZE delta.`{zone.folder}/lake/public/orders`")
@@ -161,8 +159,7 @@ def test_vacuum_waits_while_a_young_cut_names_files_that_somebody_else_rewrote(z
 
 
 def test_a_table_that_fails_stops_no_other(zone: OldZone) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     zone.log(20, insert(15, 2))
     zone.merge()
     name = f"delta.`{zone.folder}/lake/public/orders`"
@@ -178,8 +175,7 @@ def test_a_table_that_fails_stops_no_other(zone: OldZone) -> None:
 def test_a_merge_during_which_two_upkeeps_rewrite_its_files_is_done_again(
     zone: OldZone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zone.log(10, insert(5, 1))
-    zone.merge()
+    zone.begin(insert(5, 1))
     zone.log(20, insert(15, 2))
     zone.merge()
     zone.log(30, delete(25, 1), insert(26, 3))

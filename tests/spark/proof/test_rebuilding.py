@@ -62,8 +62,7 @@ def test_hidden_changes_are_undone_and_merges_go_on_from_there(zone: Zone) -> No
 def test_one_killed_before_its_cut_and_one_that_a_merge_overtook_leave_the_right_table(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zone.log(10, insert(5, 1), insert(5, 2))
-    zone.merge()
+    zone.begin(insert(5, 1), insert(5, 2))
     forge(zone, "DELETE FROM {} WHERE id = 1")
     with monkeypatch.context() as patched:
         patched.setattr(MergeRun, "record_cut", lambda *_: 1 / 0)

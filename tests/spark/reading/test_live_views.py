@@ -48,9 +48,9 @@ def shown(zone: Zone, where: str = "true", spark: SparkSession | None = None) ->
 @pytest.fixture
 def merged(zone: Zone) -> Zone:
     """Two merges: keys 1 and 2, each in a file of its own."""
-    for number in (1, 2):
-        zone.log(10 * number, insert(10 * number - 5, number))
-        zone.merge()
+    zone.begin(insert(5, 1))
+    zone.log(20, insert(15, 2))
+    zone.merge()
     register(zone.spark, zone.config)
     return zone
 
