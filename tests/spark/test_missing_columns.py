@@ -38,6 +38,7 @@ def test_missing_columns_are_asked_for_and_filled(zone: Zone) -> None:
     assert zone.rows("id, a, b, _cdc.missing") == [(1, 8, "found", None)]
 
 
+@pytest.mark.soak
 def test_a_crash_before_the_cut_does_not_make_it_exact_while_rows_wait_for_columns(zone: Zone) -> None:
     zone.log(10, insert(5, 9))
     assert zone.merge().exact

@@ -52,8 +52,6 @@ def things(place: Installation) -> dict[int, str]:
     return {id_: value for id_, value in lake_rows(place, "things", ["id", "value"]) if id_ < 7}
 
 
-@pytest.mark.only_mariadb
-@pytest.mark.only_mysql
 @pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_dumps_on_request_land_what_was_asked_for(place: Installation) -> None:
     create_things(place)
@@ -71,7 +69,8 @@ def test_dumps_on_request_land_what_was_asked_for(place: Installation) -> None:
     assert_landed(place, "things", "others")
 
 
-@pytest.mark.only_postgres  # merges cost much; the others ask the landing zone, above
+@pytest.mark.soak  # what lands is the same above; spark/test_change_set merges chunks of keys
+@pytest.mark.only_postgres
 def test_dumps_on_request_heal_what_was_asked_for(drifted: Installation, spark: Any) -> None:
     place = drifted
     assert things(place) == dict.fromkeys(range(1, 7), "v")

@@ -108,7 +108,8 @@ def test_a_cut_of_a_merge_with_the_former_masks_that_was_under_way_during_a_rebu
     assert not merge_once(spark, masked).recorded
 
 
-@pytest.mark.parametrize("lands", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("lands", [True, False])
 def test_a_version_restored_from_before_a_rebuild_is_not_taken_for_the_one_that_the_cut_names(
     spark: SparkSession, tmp_path: Path, lands: bool
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_table_that_was_dropped_and_built_anew_with_the_former_masks_is_refuse
         as_of(spark, masked)
 
 
+@pytest.mark.soak
 def test_a_view_that_a_late_cut_has_with_the_former_masks_is_not_read_as_current(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_view_that_a_late_cut_has_with_the_former_masks_is_not_read_as_current
     assert [row["b"] for row in as_of(spark, masked)["views.again"].collect()] == [None]
 
 
+@pytest.mark.soak
 def test_a_restored_table_gets_no_rows_of_a_version_with_other_masks(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -196,6 +199,7 @@ def test_a_restored_table_gets_no_rows_of_a_version_with_other_masks(
     assert zone.rows("id, b") == [(1, None), (2, None)]
 
 
+@pytest.mark.soak
 def test_a_rebuild_that_was_killed_before_its_cut_is_found_though_nothing_lands_any_more(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +223,7 @@ def test_a_rebuild_that_was_killed_before_its_cut_is_found_though_nothing_lands_
     assert not merge_once(spark, masked).recorded
 
 
+@pytest.mark.soak
 def test_what_a_cut_of_an_earlier_release_was_built_with_is_looked_up_though_nothing_has_landed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
