@@ -1,7 +1,7 @@
 """Replaces a file if it is still a given version, without a lock that a paused process could hold.
 
-Whoever is to replace a version first makes a claim to it: a symbolic link to its finished file, under the
-version's first free number. If it meets another's claim on the way to that, it gives its owner
+Whoever is to replace a version first makes a claim to it: a symbolic link that names its finished file, under
+the version's first free number. If it meets another's claim on the way to that, it gives its owner
 `CLAIM_SECONDS`, then disarms it: it removes the file that the claim names. So:
 
 - Of all claims to a version only the highest has a file that can be renamed. Its owner looks at the version
@@ -38,8 +38,9 @@ def swap(
 ) -> bool:
     """Rename a finished file to `target` if `current` returns `version`; otherwise return False.
 
-    All who replace a file name the same `root`, above both files. Errors of the file system are raised as
-    they are; `TransientError`, and nothing has changed, if this process was taken for a paused one.
+    `written` is beside `target`, under a name that begins with a dot. All who replace a file name the same
+    `root`. Errors of the file system are raised as they are; `TransientError`, and nothing has changed, if
+    this process was taken for a paused one.
     """
     claims = _Claims(root, target, version)
     if not claims.make(written, current):
@@ -48,12 +49,12 @@ def swap(
         if current() == version:
             seen = claims.all_of_target()
             os.replace(written, target)
-            _drop(seen)
+            claims.drop(seen)
             return True
     except FileNotFoundError:
         if current() == version:
             raise TransientError(f"{target}: another process took over while this one was paused") from None
-    _drop(claims.made_or_met)
+    claims.drop(claims.made_or_met)
     return False
 
 
@@ -61,7 +62,7 @@ class _Claims:
     """The claims to one version of a file, as one process finds and makes them."""
 
     def __init__(self, root: Path, target: Path, version: str | None) -> None:
-        self._folder = root / ".claims"
+        self._folder, self._files = root / ".claims", target.parent
         self._target = f"{_hash(target.relative_to(root).as_posix())}-"
         self._version, self._name = version, f"{self._target}{_hash(str(version))}"
         self.made_or_met: list[Path] = []
@@ -73,16 +74,28 @@ class _Claims:
             claim = self._folder / f"{self._name}.{len(self.made_or_met)}"
             self.made_or_met.append(claim)
             try:
-                os.symlink(os.path.relpath(written, self._folder), claim)
+                os.symlink(written.name, claim)
                 return True
             except FileExistsError:
                 if not self._remains(current):
                     return False
-                _disarm(claim)
+                self._disarm(claim)
 
     def all_of_target(self) -> list[Path]:
         """Return all claims to the file. Those to other versions than the one that is there are past."""
         return [claim for claim in self._folder.iterdir() if claim.name.startswith(self._target)]
+
+    def drop(self, claims: list[Path]) -> None:
+        """Remove claims to versions that are past, with the files that they name."""
+        for claim in claims:
+            self._disarm(claim)
+            claim.unlink(missing_ok=True)
+
+    def _disarm(self, claim: Path) -> None:
+        with suppress(FileNotFoundError):  # it was removed, as its version is past
+            name = claim.readlink().name
+            if name.startswith("."):  # an unfinished file; nothing else, whoever made the link
+                (self._files / name).unlink(missing_ok=True)
 
     def _remains(self, current: Callable[[], str | None]) -> bool:
         deadline = time.monotonic() + CLAIM_SECONDS
@@ -91,17 +104,6 @@ class _Claims:
                 return True
             time.sleep(_POLL_SECONDS)
         return False
-
-
-def _disarm(claim: Path) -> None:
-    with suppress(FileNotFoundError):  # it was removed, as its version is past
-        (claim.parent / claim.readlink()).unlink(missing_ok=True)
-
-
-def _drop(claims: list[Path]) -> None:
-    for claim in claims:
-        _disarm(claim)
-        claim.unlink(missing_ok=True)
 
 
 def _hash(text: str) -> str:
