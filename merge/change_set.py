@@ -320,7 +320,8 @@ def truncated(
 
     A row that a truncate has deleted in the target already, at this very position, is found again: a chunk
     that landed since may know more of its last version. A delete has the truncate's commit time if the row is
-    known to have been there: also if a dump since then found it gone that may have read after the truncate.
+    known to have been there: also if a dump since then found it gone that may have read after the truncate,
+    unless an earlier dump had found it gone before.
     """
     cdc, key = F.col(CDC), with_raw(layout.key, layout.raw_keys)
     at, gone = position_of(cdc), cdc["op"] == DELETE
@@ -329,7 +330,9 @@ def truncated(
     truncate = F.array_min(F.filter(known, lambda truncate: truncate > at))
 
     def states_of(frame: DataFrame, high_lsn: Column) -> DataFrame:
-        flags = {"truncate": truncate, "gone": gone, "of_dump": of_dump, "high_lsn": high_lsn}
+        read_after = (at["epoch"] == truncate["epoch"]) & (high_lsn >= truncate["lsn"])
+        late = of_dump & F.coalesce(read_after, F.lit(False))
+        flags = {"truncate": truncate, "gone": gone, "of_dump": of_dump, "late": late}
         state = F.struct(at.alias("at"), *[value.alias(name) for name, value in flags.items()])
         return frame.select(*key, state.alias(CDC))
 
@@ -338,7 +341,7 @@ def truncated(
         states = states.unionByName(states_of(target, F.lit(None).cast("bigint")))
     of_key = [F.col(quoted(name)) for name in states.columns if name != CDC]
     in_order = Window.partitionBy(*of_key).orderBy(cdc["at"])
-    earlier = F.last(F.when(~cdc["of_dump"], cdc), ignorenulls=True)
+    earlier = F.last(F.when(~cdc["late"], cdc), ignorenulls=True)
     states = states.withColumn(
         CDC,
         cdc.withField("next", F.lead(cdc["at"]).over(in_order)).withField(
@@ -348,10 +351,8 @@ def truncated(
     lives = ~cdc["gone"] | cdc["of_dump"]
     found = lives & (cdc["next"].isNull() | (cdc["next"] >= cdc["truncate"]))
     before_dump = ~cdc["earlier"]["gone"] & (cdc["earlier"]["truncate"] == cdc["truncate"])
-    same_epoch = cdc["at"]["epoch"] == cdc["truncate"]["epoch"]
-    read_after = same_epoch & (cdc["high_lsn"] >= cdc["truncate"]["lsn"])
     times = F.map_from_arrays(known, F.array(*(F.expr(timestamp(time)) for time in truncates.values())))
-    time = F.when(~cdc["gone"] | (before_dump & read_after), times[cdc["truncate"]])
+    time = F.when(~cdc["gone"] | (before_dump & cdc["late"]), times[cdc["truncate"]])
     return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"], time)
 
 

@@ -146,17 +146,17 @@ def test_a_softly_deleted_row_that_came_again_in_a_gap_says_when_it_was_deleted_
 def test_a_row_that_a_dump_found_gone_was_deleted_by_a_truncate_if_the_dump_may_have_read_after_it(
     spark: SparkSession, tmp_path: Path, once: bool
 ) -> None:
-    """Row 1; before the truncate, a logged delete took 2, and what took 3 only an earlier dump has seen."""
+    """Row 1; before the truncate, a logged delete took 2, and only an earlier dump has seen 3 and 4 gone."""
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
-    zone.log(10, *[insert(5, key) for key in (1, 2, 3)], delete(7, 2, committed_at=at(7)))
-    zone.chunk(24, Chunk(20, 24, [], absent=[{"id": 3}], dump=3))
+    zone.log(10, *[insert(5, key) for key in (1, 2, 3, 4)], delete(7, 2, committed_at=at(7)))
+    zone.chunk(24, Chunk(20, 24, [], absent=[{"id": 3}, {"id": 4}], dump=3))
     zone.log(27, Event("truncate", 26, 0, {}, committed_at=at(26)))
     if not once:
         zone.merge()
-    zone.chunk(28, Chunk(22, 28, [], absent=[{"id": 1}, {"id": 2}], dump=4))
+    zone.chunk(28, Chunk(22, 28, [], absent=[{"id": 1}, {"id": 2}, {"id": 4}], dump=4))
     zone.merge()
     found_gone = zone.landed.manifests[-1].committed_at
-    times = [(1, at(26), at(26)), (2, None, at(7)), (3, None, found_gone)]
+    times = [(1, at(26), at(26)), (2, None, at(7)), *[(key, None, found_gone) for key in (3, 4)]]
     assert zone.rows("id, _cdc.committed_at, _cdc.deleted_at") == times
 
 
