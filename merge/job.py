@@ -99,11 +99,7 @@ def merge_once(
 def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[SessionPool]:
     """Return the sessions for merges of a source, as many as it merges tables at a time."""
     parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
-    return own_session_pool(
-        spark,
-        parallel,
-        {**MERGING, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS},
-    )
+    return own_session_pool(spark, parallel, {**MERGING, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS})
 
 
 def merge_in(
@@ -302,29 +298,32 @@ class MergeRun:
             frontier = next(known, None) or self._read_frontier(target)
             if frontier.manifest >= self.manifest.number:
                 return self._reached(target, frontier)
-            if (shape := self.shapes.get(target.table)) is not None:
-                show = partial(self._show, target, "merging")
-                job = JOBS[shape.kind](
-                    self.spark, self.config, self.landing, self.manifest, shape, target, show
-                )
-                return job.merge(frontier)
-            return self._merge_from(target, frontier)
+            is_shape = target.table in self.shapes
+            return self._merge_shape(target, frontier) if is_shape else self._merge_from(target, frontier)
 
         return with_retries(merge, f"{target.table} in {target.name}")
 
     def _reached(self, target: Target, frontier: Frontier) -> TableReport:
         """Report on a table that is at the manifest. Look at it if it failed, or may be built otherwise.
 
-        If a rebuild of it was killed before its cut, merge what landed last again: that finds its version.
+        If it is gone, or a rebuild of it was killed before its cut, merge what landed last again: that builds
+        it anew, or finds its version.
         """
         ahead, before = frontier.manifest > self.manifest.number, self.manifest.number - 1
         if ahead or (frontier.error is None and frontier.is_built_with(target.built_with)):
             return self._report(target, frontier)
         if (known := idle_frontier(self.spark, target, frontier)) is not None:
             return self._report(target, known)
-        if target.shape is not None or self.landing.is_removed(max(before, 1)):
+        if target.table in self.shapes:
+            return self._merge_shape(target, frontier)
+        if self.landing.is_removed(max(before, 1)):
             return self._report(target, frontier, error=frontier.error)
         return self._merge_from(target, replace(frontier, manifest=before, error=None))
+
+    def _merge_shape(self, target: Target, frontier: Frontier) -> TableReport:
+        shape, show = self.shapes[target.table], partial(self._show, target, "merging")
+        job = JOBS[shape.kind](self.spark, self.config, self.landing, self.manifest, shape, target, show)
+        return job.merge(frontier)
 
     def _read_frontier(self, target: Target) -> Frontier:
         recorded = read_frontiers(self.spark, self.config)

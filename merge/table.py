@@ -200,8 +200,8 @@ def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Fr
     if known and frontier.error is None:
         return frontier
     state = read_state(spark, target)
-    if state is None:
-        return frontier
+    if state is None:  # what was built otherwise was dropped to be built anew
+        return frontier if frontier.is_built_with(target.built_with) else None
     if state.built_with != target.columns:
         raise built_otherwise(state, target)
     if state.id != frontier.id or (frontier.version or 0) < state.built_since:

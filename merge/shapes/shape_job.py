@@ -59,8 +59,9 @@ class ShapeJob(ABC):
         frontier. Also raises what `write` raises.
         """
         comments_known = not are_newer(self.manifest.tables[self.shape.table], frontier.manifest)
-        if frontier.version is not None and comments_known and self.is_idle(frontier):
-            return self.report(idle_frontier(self.spark, self.target, frontier) or frontier)
+        idle = frontier.version is not None and comments_known and self.is_idle(frontier)
+        if idle and (known := idle_frontier(self.spark, self.target, frontier)) is not None:
+            return self.report(known)
         state = self.state()
         job = self
         if state is None:

@@ -223,6 +223,28 @@ def test_a_rebuild_that_was_killed_before_its_cut_is_found_though_nothing_lands_
     assert not merge_once(spark, masked).recorded
 
 
+def test_what_was_dropped_as_it_was_built_otherwise_is_built_anew_though_nothing_lands_any_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As docs and hints say; also if an earlier release did not record what it was built with."""
+    shapes = {"shapes": ["current", "history"]}
+    zone, masked = Zone(spark, tmp_path), with_orders(tmp_path, mask={"b": "null"}, **shapes)
+    zone.config = with_orders(tmp_path, **shapes)
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    for unknown in (False, True):
+        if unknown:
+            spark.sql(f"UPDATE {cuts_table(masked)} SET built_with = NULL")
+        for name in ("orders", "orders_history"):
+            shutil.rmtree(tmp_path / "lake/public" / name)
+        report = merge_once(spark, masked)
+        assert (report.exact, report.recorded, report.failed) == (True, True, [])
+        shown = as_of(spark, masked)
+        rows = [row["b"] for name in (T, f"{T}_history") for row in shown[name].collect()]
+        assert rows == [None, None]
+        assert not merge_once(spark, masked).recorded
+
+
 @pytest.mark.soak
 def test_what_a_cut_of_an_earlier_release_was_built_with_is_looked_up_though_nothing_has_landed(
     spark: SparkSession, tmp_path: Path
