@@ -111,7 +111,6 @@ def test_the_other_notebooks_run_and_the_differences_that_they_look_for_are_empt
         assert "age_seconds" in "".join(outputs_of(notebook, "text/html"))
 
 
-@pytest.mark.soak  # as the others; unit/repository/test_notebooks checks the code of all of them
 def test_the_first_look_runs_from_beginning_to_end(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = executed(NOTEBOOKS / "01_first_look.ipynb", demo, monkeypatch)
     tables = "".join(outputs_of(notebook, "text/html"))
