@@ -11,7 +11,8 @@ manifest's number with that last position.
   for the whole block each time it is read, and restricted to the events between the two positions. So both
   sets of files give the same changes, in any steps, even after the originals are gone.
 - **All or an error.** If a manifest after the offset was removed, nothing is read. The landing zone must be
-  the one that the offset was taken from, by the manifest's write id.
+  the one that the offset was taken from, by the manifest's write id. It may be replaced while a query runs:
+  the manifests after the offset would then be found as soon as there are as many, those before it never read.
 
 Dumped rows are not changes. They are read with `dumps`: each chunk with the manifest that commits it.
 """
@@ -154,12 +155,21 @@ class ChangeLog:
 
     def check(self, offset: Offset) -> None:
         """Refuse an offset of another landing zone, or one whose following changes have been removed."""
-        newest = self.newest().number
+        self.newest()
         self._require_kept(offset.manifest)
-        known = offset.manifest <= newest
-        if known and 0 < offset.manifest >= self._first_kept():
-            known = self._get(offset.manifest).write_id == offset.write_id
-        if not known:
+        self.check_unreplaced(offset)
+
+    def check_unreplaced(self, offset: Offset) -> None:
+        """Refuse an offset of another landing zone; reads its manifest again, which may be another one now.
+
+        A manifest from before those that are kept may be gone.
+        """
+        if not offset.manifest:
+            return
+        stored = self._reader.stored(offset.manifest)
+        if stored is not None and stored.write_id == offset.write_id:
+            return
+        if offset.manifest >= self._first_kept():
             raise SourceMismatchError(
                 f"manifest {offset.manifest} of {self._store.url} is not the one that was read",
                 hint="the landing zone was replaced; start the query with a new checkpoint",

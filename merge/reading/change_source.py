@@ -266,6 +266,8 @@ class StreamReader(DataSourceStreamReader):
         if not self._checked:  # an earlier process may have started the query
             opened.log.check(begin)
             self._checked = True
+        elif begin != until:  # the landing zone may have been replaced since
+            opened.log.check_unreplaced(begin)
         if until.manifest < begin.manifest:  # Spark asked for the end before it said where the query is
             raise ConfigurationError(
                 f"the query is at manifest {begin.manifest}, and the consumer {self._consumer!r}, a new or"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,23 @@ def test_a_query_that_is_asked_for_its_end_first_is_checked_and_does_not_go_back
         with pytest.raises(DeltatideError, match="the landing zone was replaced"):
             again.partitions({**end, "write_id": "another"}, end)
     assert keys(begun, begun.partitions(start, end)) == both(*range(1, 11))
+
+
+def test_a_query_stops_once_the_landing_zone_is_replaced_while_it_runs(landed: Landed) -> None:
+    """The new zone's first manifests have numbers that the query has passed: it would never read them."""
+    reader = stream(landed)
+    start, end = reader.initialOffset(), reader.latestOffset()
+    assert keys(reader, reader.partitions(start, end)) == both(*range(1, 11))
+    reader.commit(end)
+    folder = Path(landed.url)
+    shutil.rmtree(folder / "shop")
+    replaced = Landed.local(folder, writer="another-")
+    replaced.table(ORDERS)
+    land(replaced, *range(20, 30))
+    assert reader.latestOffset() == end
+    land(replaced, 30)
+    with pytest.raises(DeltatideError, match="the landing zone was replaced"):
+        reader.partitions(end, reader.latestOffset())
 
 
 def test_a_configuration_file_names_the_landing_zone(landed: Landed, tmp_path: Path) -> None:
