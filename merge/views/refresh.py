@@ -154,10 +154,8 @@ class Refresh:
         written = None if id_ is None else self._written(id_)
         if id_ is None or written is None or not self._same_inputs(written):
             return None
-        version = written.version
-        if self.frontier.id == id_ and self.frontier.version is not None:
-            version = max(version, self.frontier.version)  # upkeep has renewed it
-        return self._report(version, id_)
+        version = self.frontier.version if written.recorded else None  # upkeep may have renewed it
+        return self._report(written.version if version is None else version, id_)
 
     def _still_recorded(self) -> ViewReport | None:
         """Return a report without a refresh if the last cut is of this manifest and names the rows of now.
@@ -183,11 +181,14 @@ class Refresh:
         if found is None or found[1].manifest > self.manifest.number:
             return None
         made_of = provenance(found[0])
-        # A cut records a version only after its commit was checked; a commit of a later manifest is none that
-        # it could know: the version that it names was lost.
+        # A cut records a version only after its commit was checked. If that is not there, or of a later
+        # manifest, which the cut could not know, files were restored from an older copy.
         at = self.frontier
         recorded = (
-            at.id == id_ and found[0]["version"] <= (at.version or -1) and found[1].manifest <= at.manifest
+            at.id == id_
+            and at.version is not None
+            and found[0]["version"] <= at.version <= history[0]["version"]
+            and found[1].manifest <= at.manifest
         )
         written = _Written(found[0]["version"], found[1], made_of, recorded)
         return written if recorded or self._continues(written) else None

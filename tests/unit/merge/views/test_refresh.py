@@ -58,6 +58,20 @@ def test_a_cut_vouches_only_for_commits_that_it_can_know(
     assert (found is not None) == counts
 
 
+@pytest.mark.parametrize(("upto", "named"), [(9, 9), (8, 7)])
+def test_an_unchanged_view_is_recorded_at_a_version_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, upto: int, named: int
+) -> None:
+    """Upkeep has renewed it, or its files were restored from a copy of before that."""
+    made_of = {"query": View("a", "SELECT 1").definition, "inputs": {}, "spark": "4.1.4"}
+    rows = [commit(7, "WRITE", 8, **made_of), commit(8, "OPTIMIZE"), commit(9, "CHANGE COLUMN", 10)]
+    monkeypatch.setattr(module, "table_id", lambda *_: "v")
+    refresh = of_history(monkeypatch, Frontier(10, 9, "v"), *(row for row in rows if row["version"] <= upto))
+    report = refresh._unchanged()
+    assert report is not None
+    assert report.version == named
+
+
 def test_a_full_refresh_does_not_take_the_incremental_one_of_another_job_for_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
