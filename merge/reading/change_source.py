@@ -265,6 +265,7 @@ class StreamReader(DataSourceStreamReader):
         opened = self._open()
         if not self._checked:  # an earlier process may have started the query
             opened.log.check(begin)
+            opened.log.check_unreplaced(until)
             self._checked = True
         elif begin != until:  # the landing zone may have been replaced since
             opened.log.check_unreplaced(begin)

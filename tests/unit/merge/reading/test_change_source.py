@@ -183,6 +183,8 @@ def test_a_query_stops_once_the_landing_zone_is_replaced_while_it_runs(landed: L
     land(replaced, 30)
     with pytest.raises(DeltatideError, match="the landing zone was replaced"):
         reader.partitions(end, reader.latestOffset())
+    with pytest.raises(DeltatideError, match="the landing zone was replaced"):
+        stream(replaced).partitions(start, end)  # the first batch, planned but not processed before
 
 
 def test_a_configuration_file_names_the_landing_zone(landed: Landed, tmp_path: Path) -> None:
