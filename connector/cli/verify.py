@@ -169,7 +169,7 @@ class _Scope:
         if self.sample is not None:
             out.print(
                 f"This was a sample: it says nothing about other rows. To repeat it:"
-                f" --sample {self.sample:g} --seed {self.seed}"
+                f" --sample {self.sample!r} --seed {self.seed}"
             )
 
 
