@@ -58,7 +58,7 @@ from merge.reconcile import DELETED_AT
 from merge.shapes.shape import shapes_of
 from merge.spark.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
 from merge.table import recorded_frontiers
-from merge.views.view import VIEW, not_of_cut, stale_views, tables_read
+from merge.views.view import VIEW, VIEWS, not_of_cut, stale_views, tables_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -372,12 +372,10 @@ def _as_of(
         target, frontier = targets[table], frontiers[table]
         state = read_state(spark, target)
         if (reason := _why_gone(spark, config, target, state, frontier)) is not None:
-            shape = shapes_of(config).get(table)
-            dumped = shape.table if shape is not None else table
             raise ConfigurationError(
                 f"{target.name} {reason} after the cut of manifest {row['manifest']}",
                 hint="choose a newer cut: deltatide cuts; if the newest is refused too, run"
-                f" deltatide dump {shlex.quote(str(dumped))}, then merge: that rebuilds the table",
+                f" {_built_anew_by(config, table)}",
             )
         assert state is not None, "else it is gone"
         assert frontier.version is not None, "of a table that is there"
@@ -389,6 +387,15 @@ def _as_of(
                         _check_built(config, targets[name], read, frontiers[name], row["manifest"], target)
         frames[table] = with_whole_filters(target.at(spark, frontier.version), state)
     return frames
+
+
+def _built_anew_by(config: Config, table: TableName) -> str:
+    """Return the command that has a Delta table built anew which lost the newest cut's version."""
+    if table.namespace == VIEWS and table.name in config.views:
+        return f"deltatide views refresh {shlex.quote(table.name)} --full"
+    shape = shapes_of(config).get(table)
+    dumped = shape.table if shape is not None else table
+    return f"deltatide dump {shlex.quote(str(dumped))}, then merge: that rebuilds the table"
 
 
 def _check_built(

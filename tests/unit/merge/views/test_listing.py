@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from connector.config import ViewConfig
+from connector.schema import TableName
 from merge.lake.control_table import Frontier
 from merge.lake.target import (
     KEY_PROPERTY,
@@ -18,6 +20,7 @@ from merge.lake.target import (
     Target,
     TargetState,
 )
+from merge.queries import _built_anew_by
 from merge.views import listing
 from merge.views.dependencies import PlannedView
 from merge.views.listing import ViewState
@@ -51,3 +54,12 @@ def test_a_view_whose_name_a_source_table_has_is_not_current_though_that_is(
     found = state_of(monkeypatch, Frontier(8, 2, "id"), **{KEY_PROPERTY: '["id"]'})
     assert (found.state, found.manifest, found.rows) == ("failed", None, None)
     assert "the rows of source table views.spent" in (found.error or "")
+
+
+def test_a_view_whose_version_is_lost_is_built_anew_by_a_refresh_and_a_table_by_a_dump() -> None:
+    views = {"spent": ViewConfig(sql="SELECT 1")}
+    config = config_of("/landing", "/lake").model_copy(update={"views": views})
+    assert _built_anew_by(config, TableName("views", "spent")) == "deltatide views refresh spent --full"
+    # A source may have a namespace of that name, too.
+    for other in (TableName("views", "a"), TableName("public", "spent")):
+        assert _built_anew_by(config, other).startswith(f"deltatide dump {other}, then merge")
