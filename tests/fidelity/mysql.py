@@ -140,6 +140,7 @@ OTHERS = [
     Literals(_listed("enum", "v", 300), "string", ("'v299'", "'v0'")),
     Literals("set('x','y','z')", "string", ("'x,z'", "''", "7")),
     Literals("set('a b','','é''')", "string", ("'a b'", "'é'''", "7")),
+    Literals("set('','a','b')", "string", ("'a'", "1", "3", "7")),
     Literals(_listed("set", "s", 64), "string", ("'s0,s63'",)),
     Literals("json", "string", ("'{\"b\": [1, 2.50], \"a\": \"ü\"}'", "'null'", "'[]'", "'1e20'")),
     Literals("geometry", "string", ("ST_GeomFromText('POINT(1 2)', 4326)", "ST_GeomFromText('POINT(1 2)')")),

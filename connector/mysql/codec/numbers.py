@@ -93,7 +93,10 @@ def decode_enums(data: Bytes, starts: Offsets, valid: Mask | None, type_: Column
 
 
 def decode_sets(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
-    """Decode SET bits to their texts, joined by commas in the order of the type."""
+    """Decode SET bits to their texts: the members in the order of the type, a comma between two.
+
+    As the servers write it, an empty text takes no comma: '' and 'a' are ``a``, 'a' and '' are ``a,``.
+    """
     bits = little_endian(data, starts, type_.size)
     if valid is not None:
         bits = np.where(valid, bits, np.uint64(0))
@@ -105,7 +108,11 @@ def decode_sets(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnT
 def _set_text(number: int, values: tuple[str, ...]) -> str:
     if number >> len(values):
         raise ValueError(f"bits {number:#x} are not among the {len(values)} values of a set")
-    return ",".join(value for bit, value in enumerate(values) if number >> bit & 1)
+    text = ""
+    for bit, value in enumerate(values):
+        if number >> bit & 1:
+            text += f",{value}" if text else value
+    return text
 
 
 _INT64_DIGITS = 18
