@@ -121,6 +121,11 @@ class ColumnType:
         return self.charset in (None, BINARY)
 
     @property
+    def has_twins(self) -> bool:
+        """Return whether two values have one text: an invalid ENUM is '', and so is a SET of no members."""
+        return self.code in (ENUM, SET) and len({"", *self.values}) <= len(self.values)
+
+    @property
     def landing(self) -> str:
         """Return the Spark SQL landing type."""
         if self.code in _INTEGERS:

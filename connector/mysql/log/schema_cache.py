@@ -202,6 +202,12 @@ def landing_schema_of(table_map: TableMap, settings: Mapping[TableName, TableCon
             f"its configured key has no column {', '.join(unknown)}",
             hint=f"correct key in {table.section}; columns are {', '.join(names)}",
         )
+    if twins := [column.name for column in table_map.columns if column.name in key and column.type.has_twins]:
+        raise TableError(
+            table,
+            f"key column {', '.join(twins)} has an empty or a repeated member: two rows may have one text",
+            hint="give each member a text of its own, or choose another key",
+        )
     before_images = table in settings and settings[table].before_images
     schema = table_map.schema(key, before_images=before_images)
     if problem := misnamed((column.name for column in schema.columns), before_images=before_images):
