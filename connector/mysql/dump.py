@@ -2,8 +2,8 @@
 
 The order of steps in `open_chunk` makes a chunk exact:
 
-1. Lock the table's definition as a SELECT does, before there is a snapshot: after an ALTER that rewrote the
-   table, or a swap of tables, an older snapshot would not match the log.
+1. Lock the table's definition as a SELECT of all columns does, before there is a snapshot: after an ALTER
+   that rewrote the table, or a swap of tables, an older snapshot would not match the log.
 2. Take the log reader's position, have all commits up to it visible, and open the snapshot
    (`connector.mysql.log.visibility`). In MariaDB, step 1 comes just before the snapshot.
 3. `low`: the position taken, less one: a commit's lsn is its begin, so those before that position are seen.
@@ -241,7 +241,7 @@ class MysqlTables:
                 self._end()
 
     def _open_snapshot(self, table: TableName, progress: ReaderProgress) -> tuple[int, int]:
-        lock = f"SELECT 1 FROM {qualified(table)} LIMIT 0"
+        lock = f"SELECT * FROM {qualified(table)} LIMIT 0"  # the catalog hides columns that we may not read
         if self._server.mariadb:
             return self._open_in_mariadb(table, progress, lock)
         query(self._connection, "START TRANSACTION READ ONLY")

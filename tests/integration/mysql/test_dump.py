@@ -12,7 +12,7 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from connector.errors import NotYetError, RequestError, TransientError
+from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.mysql import dump
 from connector.mysql.catalog import LOCKED
 from connector.mysql.dump import MysqlTables
@@ -314,6 +314,23 @@ def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(mariadb: Mysq
             mariadb.execute(f"ALTER TABLE t MODIFY {change}")
             orders.append(order(("b", "x"), None))
         assert len({*orders}) == 3
+
+
+def test_a_table_is_not_read_without_the_columns_that_may_no_longer_be_read(mariadb: MysqlDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    url = reader_of(mariadb)
+    user, source = url.split("/")[2].split(":")[0], source_of(mariadb, url=url)
+    with following(source):
+        mariadb.execute(
+            f"GRANT SELECT (id) ON t TO {user}", f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}"
+        )
+        with (
+            contextlib.closing(source.open_tables()) as tables,
+            pytest.raises(TableError, match="denied") as found,
+            tables.open_chunk(of(mariadb), KeyRange()),
+        ):
+            pass
+    assert "GRANT SELECT" in (found.value.hint or "")
 
 
 def test_a_predicate_limits_boundaries_and_rows(mariadb: MysqlDatabase) -> None:
