@@ -136,13 +136,13 @@ class MysqlTables:
         with self._errors(table, where), self._reading(table, where):
             columns = self._key_columns(table, key, self._table_map(table))
             conditions = keys.conditions(columns, KeyRange(after, None), where)
-            texts = ", ".join(column.text for column in columns)
+            texts = keys.texts(columns)
             order = ", ".join(f"t.{quote(c)}" for c in key)
             limit = f"LIMIT 1 OFFSET {rows - 1}"
             statement = f"SELECT {texts} FROM {qualified(table)} t{conditions} ORDER BY {order} {limit}"
             with self._errors(table, where, of_rows=where is not None):
                 found = row(self._connection, statement)
-            return tuple(map(str, found)) if found else None
+            return keys.read_key(table, columns, found) if found else None
 
     def estimate_rows(self, table: TableName) -> int | None:
         """Return the engine's estimate."""
@@ -168,7 +168,7 @@ class MysqlTables:
 
             def read() -> Iterator[ChunkRows]:
                 statement = self._select(layout, keys.conditions(columns, key_range, where))
-                return self._rows(layout, statement, where)
+                return self._rows(layout, columns, statement, where)
 
             yield MysqlChunk(schema, low, high, read, order)
 
@@ -271,13 +271,15 @@ class MysqlTables:
         columns = [select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns]
         return f"SELECT {', '.join([*columns, *further])} FROM {qualified(layout.table)} t{conditions}"
 
-    def _rows(self, layout: TableMap, statement: str, where: str | None) -> Iterator[ChunkRows]:
+    def _rows(
+        self, layout: TableMap, columns: Sequence[KeyColumn], statement: str, where: str | None
+    ) -> Iterator[ChunkRows]:
         """Run the SELECT and decode its rows as they arrive."""
         with self._errors(layout.table, where, of_rows=where is not None):
             query(self._connection, "SET character_set_results = NULL")
             for some in self._stream(statement):
                 if len(some.starts):
-                    yield self._decode(layout, some)[0]
+                    yield self._decode(layout, columns, some)[0]
 
     def _stream(self, statement: str) -> Iterator[TextRows]:
         connection, stream = self._connection, RowStream()
@@ -309,13 +311,14 @@ class MysqlTables:
         return bool(select.select([self._connection._sock], [], [], GATHER_SECONDS)[0])
 
     def _decode(
-        self, layout: TableMap, some: TextRows, *further: ColumnType
+        self, layout: TableMap, key: Sequence[KeyColumn], some: TextRows, *further: ColumnType
     ) -> tuple[ChunkRows, list[pa.Array]]:
         """Decode the table's columns and those selected after them."""
         try:
             arrays, raws = decode_rows(some, [*(c.type for c in layout.columns), *further])
         except ValueError as error:
             raise TableError(layout.table, str(error)) from error
+        keys.check_encodings(layout, key, some, len(arrays))
         names = [c.name for c in layout.columns]
         raw = combine_raw(dict(zip(names, raws[: len(names)], strict=True)))
         return ChunkRows(arrays[: len(names)], raw), arrays[len(names) :]
@@ -357,7 +360,7 @@ class MysqlTables:
         query(self._connection, "SET character_set_results = NULL")
         for some in self._stream(statement):
             if len(some.starts):
-                chunk, (numbers,) = self._decode(layout, some, ColumnType(LONGLONG))
+                chunk, (numbers,) = self._decode(layout, columns, some, ColumnType(LONGLONG))
                 present = pa.array([False] * len(numbers))
                 yield ChunkRows(chunk.columns, chunk.raw, present), numbers.to_pylist()
 

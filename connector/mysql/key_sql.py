@@ -16,18 +16,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from connector.codec.cells import combine_raw
+from connector.codec.cells import combine_raw, gather
 from connector.errors import RequestError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.table_map import TableMap
-from connector.mysql.codec.text_rows import decode_text
+from connector.mysql.codec.text_rows import TextRows, decode_text, split_rows
 from connector.mysql.codec.types import ColumnType
+from connector.mysql.codec.values import check_key
 from connector.mysql.connection import literal, quote
+from connector.schema import TableName
 from connector.source import ChunkRows, KeyRange
 
 _NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
@@ -187,6 +190,31 @@ def _after_or_before(columns: Sequence[KeyColumn], key: Sequence[str], sign: str
 def equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
     """Build the condition for one key."""
     return " AND ".join(column.compare("=", text) for column, text in zip(columns, key, strict=True))
+
+
+def texts(columns: Sequence[KeyColumn]) -> str:
+    """Build the expressions that select a key, for `read_key`."""
+    of_bytes = (f"HEX(t.{quote(column.name)})" for column in columns if column.type.is_ambiguous)
+    return ", ".join([*(column.text for column in columns), *of_bytes])
+
+
+def read_key(table: TableName, columns: Sequence[KeyColumn], found: Sequence[Any]) -> tuple[str, ...]:
+    """Return the key that `texts` selected; `TableError` if its texts may be another row's, too."""
+    ambiguous = (column for column in columns if column.type.is_ambiguous)
+    for column, digits in zip(ambiguous, found[len(columns) :], strict=True):
+        check_key(table, column.name, pa.array([bytes.fromhex(digits)], pa.binary()), column.type)
+    return tuple(map(str, found[: len(columns)]))
+
+
+def check_encodings(layout: TableMap, columns: Sequence[KeyColumn], rows: TextRows, values: int) -> None:
+    """Refuse rows, of so many values each, with a key that other bytes may also be decoded to."""
+    ambiguous = [column for column in columns if column.type.is_ambiguous]
+    if not ambiguous:
+        return
+    names, found = [column.name for column in layout.columns], split_rows(rows, values)
+    for column in ambiguous:
+        cells = gather(rows.data, *found[names.index(column.name)])
+        check_key(layout.table, column.name, cells, column.type)
 
 
 def of_exact_text(

@@ -3,8 +3,11 @@
 Invariant: a text decodes to what the server returns for it after ``SET NAMES utf8mb4``, and bytes that
 Python's codec does not define are refused (`ValueError`), never replaced. Verified against MariaDB 10.11: all
 bytes of the single-byte sets, all two-byte characters of the others (seven of big5 are undefined there and
-known here); against MySQL 8.0 and 9.7: all characters of gb18030. Not verified: the three-byte characters of
+known here); against MySQL 8.0 and 9.7: all characters of gb18030; against both: all of big5, cp932, sjis and
 ujis.
+
+In a few sets, some characters have several encodings, so two different values have the same text. The server
+itself writes only one of them for a text: `has_unwritten` finds the others.
 
 `decoder_known` is false for sets without an exact Python codec.
 """
@@ -12,6 +15,7 @@ ujis.
 from __future__ import annotations
 
 import codecs
+import contextlib
 from collections.abc import Callable
 from functools import cache
 
@@ -170,6 +174,58 @@ def _wide_decoder(charset: str) -> Callable[[bytes], str]:
     codec, differences = _WIDE[charset]
     table = str.maketrans(differences)
     return lambda cell: cell.decode(codec).translate(table)
+
+
+_NOT_WRITTEN: dict[str, tuple[bytes, ...]] = {
+    "big5": (b"\xa1\x5a", b"\xa1\xc3", b"\xa1\xc5", b"\xa1\xfe", b"\xa2\x40", b"\xa2\xcc", b"\xa2\xce"),
+    "cp932": (b"\xed", b"\xee"),
+    "sjis": (b"\\",),
+    "ujis": (),
+}
+"""The sets in which some characters have several encodings, and how those begin that no server writes for a
+text. Of the others it writes the least.
+"""
+
+
+def is_ambiguous(charset: str | None) -> bool:
+    """Return whether some characters of a set have several encodings."""
+    return charset in _NOT_WRITTEN
+
+
+def has_unwritten(cells: pa.Array, charset: str) -> bool:
+    """Return whether a text has a character in an encoding that the server does not write for it.
+
+    Without such a one, texts differ where their bytes differ, and the server finds them by their text.
+    `cells`: of an ambiguous set, and decodable.
+    """
+    decode, written, codec = _wide_decoder(charset), _written(charset), _WIDE[charset][0]
+    for cell in cells.to_pylist():
+        text = "" if cell is None else decode(cell)
+        if written.keys().isdisjoint(text):
+            continue
+        if b"".join(written[each] if each in written else each.encode(codec) for each in text) != cell:
+            return True
+    return False
+
+
+@cache
+def _written(charset: str) -> dict[str, bytes]:
+    """Return what the server writes for each character of which it does not write some encoding, or b""."""
+    decode, leads = _wide_decoder(charset), range(0x80, 0x100)
+    candidates = [bytes([a]) for a in range(0x100)]
+    candidates += [bytes([a, b]) for a in leads for b in range(0x40, 0x100)]
+    candidates += [bytes([0x8F, a, b]) for a in leads for b in leads if charset == "ujis"]
+    encodings: dict[str, list[bytes]] = {}
+    for each in candidates:
+        with contextlib.suppress(ValueError):
+            if len(text := decode(each)) == 1:
+                encodings.setdefault(text, []).append(each)
+    found = {}
+    for text, some in encodings.items():
+        writable = [each for each in some if not each.startswith(_NOT_WRITTEN[charset])]
+        if writable != some or len(some) > 1:
+            found[text] = min(writable, default=b"")
+    return found
 
 
 _UNDEFINED = 0

@@ -50,7 +50,7 @@ from connector.mysql.codec.rows_event import (
     shapes_of,
 )
 from connector.mysql.codec.table_map import TableMap
-from connector.mysql.codec.values import decode_values
+from connector.mysql.codec.values import check_key, decode_values
 from connector.position import Position
 from connector.schema import TableSchema
 
@@ -149,6 +149,8 @@ class _Decoder:
             kind, values, raws[column.name] = self._values(images, landed, index)
             if self._is_key[index]:
                 self._check_key(column.name, values, kind, landed.op, raws[column.name])
+                if column.type.is_ambiguous:
+                    self._check_encodings(images, landed, index)
             if (is_unchanged := (kind == ABSENT) & is_whole).any():
                 self._check_virtual(index, is_unchanged & (landed.op == UPDATE))
                 unchanged[column.name] = is_unchanged
@@ -332,6 +334,12 @@ class _Decoder:
         row = int(np.argmax(lacking))
         what = "has null for" if kind[row] == NULL else "does not carry"
         self._refuse_key(name, f"{_OPS[op[row]]} {what}")
+
+    def _check_encodings(self, images: _Images, landed: _Landed, index: int) -> None:
+        column = self._columns[index]
+        kind, start, end = _ranges(images, landed, index, is_key=True)
+        cells = gather(self._data, start, end, kind == VALUE)
+        check_key(self._schema.table, column.name, cells, column.type)
 
     def _check_virtual(self, index: int, is_lacking: Mask) -> None:
         """Refuse an update that lacks a virtual column: MariaDB omits even those that have changed."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from pymysqlreplication.constants import FIELD_TYPE
 
-from connector.mysql.codec.charsets import BINARY, max_bytes
+from connector.mysql.codec.charsets import BINARY, is_ambiguous, max_bytes
 
 DECIMAL_MAX_PRECISION = 38
 """The widest decimal that Spark and Parquet hold in 128 bits."""
@@ -119,6 +119,11 @@ class ColumnType:
     def is_binary(self) -> bool:
         """Return whether it is a binary or blob, not a char or text."""
         return self.charset in (None, BINARY)
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Return whether different bytes may be the same text (`charsets.has_unwritten`)."""
+        return self.code in STRINGS | BLOBS and self.alias is None and is_ambiguous(self.charset)
 
     @property
     def has_twins(self) -> bool:

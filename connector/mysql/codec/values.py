@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from connector.codec.cells import Bytes, Mask, Offsets, gather, offsets_of
+from connector.errors import TableError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.binary_json import json_text
-from connector.mysql.codec.charsets import decode_texts
+from connector.mysql.codec.charsets import decode_texts, has_unwritten
 from connector.mysql.codec.column_cells import fixed_width, hex_texts, valid_of, values_of
 from connector.mysql.codec.compressed import uncompress_value
 from connector.mysql.codec.numbers import (
@@ -31,6 +32,7 @@ from connector.mysql.codec.numbers import (
 )
 from connector.mysql.codec.temporal import decode_dates, decode_datetimes, decode_times, decode_timestamps
 from connector.mysql.codec.types import ColumnType
+from connector.schema import TableName
 
 _INTEGERS = (types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR)
 
@@ -83,6 +85,20 @@ def decode_strings(cells: pa.Array, type_: ColumnType) -> pa.Array:
     if type_.is_binary:
         return pad(cells, type_.length) if type_.code == types.STRING else cells
     return decode_texts(cells, type_.charset or "utf8mb4")
+
+
+def check_key(table: TableName, name: str, cells: pa.Array, type_: ColumnType) -> None:
+    """Refuse the bytes of a key column of an ambiguous type if another row's key may be the same text."""
+    charset = type_.charset or ""
+    if has_unwritten(cells, charset):
+        column = f"`{name.replace('`', '``')}`"
+        raise TableError(
+            table,
+            f"key column {name} has a character in an encoding that the server does not write for it in"
+            f" {charset}: rows with different keys may have the same text",
+            hint=f"convert {name} to utf8mb4, or change the values WHERE BINARY {column} <>"
+            f" BINARY CONVERT(CONVERT({column} USING utf8mb4) USING {charset}), then dump it again",
+        )
 
 
 def _decode_each(cells: pa.Array, decode: Callable[[bytes], Any], type_: pa.DataType) -> pa.Array:
