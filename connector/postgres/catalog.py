@@ -177,7 +177,7 @@ class Catalog:
     def _layout(
         self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None
     ) -> TableLayout:
-        if facts and (unfit := _unlogged(facts) or _misidentified(facts) or _deferring(facts)):
+        if facts and (unfit := _unlike_heap(facts) or _misidentified(facts) or _deferring(facts)):
             return unfit
         before_images = table in self._tables and self._tables[table].before_images
         if problem := misnamed((c.name for c in columns), before_images=before_images):
@@ -285,6 +285,20 @@ def _ambiguous(table: TableName, column: Column) -> TableLayout:
         None,
         f"{what}, so several rows may have one key",
         f"create the type anew as it is now, then {fix}, which fails if there are any",
+    )
+
+
+def _unlike_heap(facts: TableFacts) -> TableLayout | None:
+    """Refuse a table whose changes may not be in the log, or not as they are in it."""
+    if facts.unlogged or not facts.foreign_storage:
+        return _unlogged(facts)
+    listed, whole = facts.foreign_storage, facts.foreign_storage == (facts.table,)
+    who = "it is" if whole else f"its partitions {', '.join(map(str, listed))} are"
+    fix = " ".join(f"ALTER TABLE {qualified(part)} SET ACCESS METHOD heap;" for part in listed)
+    return TableLayout(
+        None,
+        f"{who} stored by another access method than heap, whose changes the log may not have",
+        f"{fix} or add {facts.table} to source.exclude",
     )
 
 

@@ -54,8 +54,9 @@ class TableFacts:
     `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign).
     `misidentified`: partitions whose replica identity differs from the root's; the log carries their rows as
     the root's, with less of the old row than declared. `deferring`: partitions whose own primary key is
-    deferrable; once published, their updates would fail. `policed`: row security would hide rows from our
-    role.
+    deferrable; once published, their updates would fail. `foreign_storage`: the parts that another access
+    method than heap stores: whether and how the log has their changes is up to the extension that it is from.
+    `policed`: row security would hide rows from our role.
     """
 
     oid: int
@@ -67,6 +68,7 @@ class TableFacts:
     unlogged: tuple[TableName, ...] = ()
     misidentified: tuple[TableName, ...] = ()
     deferring: tuple[TableName, ...] = ()
+    foreign_storage: tuple[TableName, ...] = ()
     policed: bool = False
 
     def identifying(self, key: Collection[str]) -> list[Index]:
@@ -138,6 +140,10 @@ _IDENTITY = """
      WHERE {relation}.relreplident = 'i' AND i.indrelid = {relation}.oid AND i.indisreplident
        AND k.ordinal <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum)"""
 
+_FOREIGN_STORAGE = """
+    {relation}.relam IN (
+        SELECT oid FROM pg_am WHERE amtype = 't' AND amhandler <> 'heap_tableam_handler'::regproc)"""
+
 _FACTS = f"""
     WITH RECURSIVE {PARTS},
     leaves AS (
@@ -151,7 +157,9 @@ _FACTS = f"""
                jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
                    FILTER (WHERE l.relreplident = 'd' AND EXISTS (
                        SELECT FROM pg_index i
-                       WHERE i.indrelid = l.oid AND i.indisprimary AND NOT i.indimmediate)) AS deferring
+                       WHERE i.indrelid = l.oid AND i.indisprimary AND NOT i.indimmediate)) AS deferring,
+               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
+                   FILTER (WHERE {_FOREIGN_STORAGE.format(relation="l")}) AS foreign_storage
         FROM parts p JOIN pg_class r ON r.oid = p.root
         JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' JOIN pg_namespace n ON n.oid = l.relnamespace
         WHERE NOT p.leaving GROUP BY p.root)
@@ -159,7 +167,11 @@ _FACTS = f"""
            CASE WHEN c.relkind = 'p' THEN leaves.unlogged
                 WHEN c.relpersistence <> 'p' THEN
                     jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
-           leaves.misidentified, leaves.deferring, row_security_active(c.oid),
+           leaves.misidentified, leaves.deferring,
+           CASE WHEN c.relkind = 'p' THEN leaves.foreign_storage
+                WHEN {_FOREIGN_STORAGE.format(relation="c")} THEN
+                    jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
+           row_security_active(c.oid),
            CASE WHEN c.relkind = 'p' THEN leaves.estimate ELSE nullif(c.reltuples, -1) END,
            (SELECT jsonb_agg(jsonb_build_array(n2.nspname::text, c2.relname::text))
             FROM (SELECT relid FROM pg_partition_ancestors(c.oid) UNION
@@ -195,12 +207,14 @@ def find_table(connection: Connection, table: TableName) -> TableFacts | None:
 
 def _facts(row: Sequence[Any]) -> TableFacts:
     oid, namespace, name, partitioned, identity, indexes, *leaves, policed, estimate = row
-    unlogged, misidentified, deferring = (tuple(TableName(*leaf) for leaf in some or ()) for some in leaves)
+    unlogged, misidentified, deferring, foreign = (
+        tuple(TableName(*leaf) for leaf in some or ()) for some in leaves
+    )
     return TableFacts(
         oid, TableName(namespace, name), partitioned, identity,
         tuple(_index(*index) for index in indexes or ()),
         None if estimate is None else int(estimate),
-        unlogged, misidentified, deferring, policed,
+        unlogged, misidentified, deferring, foreign, policed,
     )  # fmt: skip
 
 
