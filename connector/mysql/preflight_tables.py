@@ -6,7 +6,6 @@ looked at together; one that leaves a doubt is looked at by itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +30,7 @@ from connector.mysql.catalog import (
 from connector.mysql.connection import brief_wait, code_of, is_transient, quote, rows, text_of
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
 from connector.mysql.definitions.layouts import TRANSACTIONAL, Definition, layout_now
+from connector.mysql.definitions.session_values import depends_on_settings
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
@@ -195,38 +195,43 @@ def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
     )  # fmt: skip
 
 
-_OF_SESSION = re.compile(
-    r"\b(?:from_unixtime|unix_timestamp|now|sysdate|curdate|curtime|current_\w+|localtime\w*|utc_\w+|user"
-    r"|session_user|system_user|database|schema|connection_id|rand|uuid\w*)\(|@@",
-    re.IGNORECASE,
-)
-"""Calls in a generated column's expression whose result depends on the session or the moment."""
-
-
 def _check_session_values(context: CheckContext, facts: TableFacts) -> Finding | None:
     """Check for virtual columns whose values depend on who reads them: log and dump have different ones."""
     if not context.may_have_virtual(facts.table):
         return None
     found = rows(
         context.connection,
-        "SELECT column_name, data_type = 'timestamp', extra LIKE '%VIRTUAL%', generation_expression FROM"
+        "SELECT column_name, data_type, extra LIKE '%VIRTUAL%', generation_expression FROM"
         f" information_schema.columns WHERE {table_condition(facts.table)} ORDER BY ordinal_position",
     )
-    uncertain = {name for name, is_timestamp, *_ in found if is_timestamp}
+    uncertain = {name for name, type_, *_ in found if type_ == "timestamp"}
+    others = [name for name, type_, *_ in found if type_ not in ("date", "datetime")]
     names = []
     for name, _, is_virtual, expression in found:
-        of_others = any(quote(other) in str(expression) for other in uncertain)
-        if is_virtual and (of_others or _OF_SESSION.search(str(expression))):
+        if is_virtual and _is_uncertain(str(expression), uncertain, others, mariadb=context.server.mariadb):
             names.append(name)
             uncertain.add(name)
     if not names:
         return None
     return Finding(
         f"table {facts.table}", "warning",
-        f"the values of virtual columns ({', '.join(names)}) may depend on the session that reads or writes"
-        " them, as on its time zone: dumps have those of UTC, the log has the writer's",
+        f"the values of virtual columns ({', '.join(names)}) may depend on settings of the session that reads"
+        " or writes them, as its time zone or language: log and dumps may have different ones, and a changed"
+        " setting changes them without a trace in the log",
         f"make them STORED, or leave them out by exclude_columns in {facts.table.section}",
     )  # fmt: skip
+
+
+def _is_uncertain(
+    expression: str, uncertain: Collection[str], others: Collection[str], *, mariadb: bool
+) -> bool:
+    """Return whether an expression, or an uncertain column in it, depends on who computes it, and when.
+
+    `others`: the columns that are neither DATE nor DATETIME.
+    """
+    all_dates = not any(quote(name) in expression for name in others)
+    of_uncertain = any(quote(name) in expression for name in uncertain)
+    return of_uncertain or depends_on_settings(expression, mariadb=mariadb, all_dates=all_dates)
 
 
 def _check_before_images(context: CheckContext, facts: TableFacts) -> Finding | None:

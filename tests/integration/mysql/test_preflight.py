@@ -116,6 +116,53 @@ def test_virtual_columns_that_depend_on_the_session_are_reported(mariadb: MysqlD
     assert found[f"table {mariadb.name}.u"].state == "ok"
 
 
+UNCERTAIN = {
+    "day": "dayname(d)",
+    "month": "concat('/', monthname(d))",
+    "named": "date_format(d, '%d/%M')",
+    "by_format": "date_format(d, s)",
+    "week": "week(d)",
+    "week_of": "week(str_to_date(s, '%d,%m'), 1)",
+    "extracted": "extract(week from d)",
+    "share": "a / b",
+    "made": "concat(a / b, '/')",
+    "since": "cast(t as datetime)",
+    "day_of_text": "cast(s as date)",
+    "secret": "hex(aes_encrypt(s, 'k'))",
+}
+OF_MARIADB = {
+    "matches": "s regexp '^a.b'",
+    "changed": "regexp_replace(s, 'a.b', 'c')",
+    "release": "version()",
+}
+CERTAIN = {
+    "numbers": "date_format(d, '%Y/%m-%d %H')",
+    "week_by_mode": "week(d, 3)",
+    "week_by_year": "yearweek(d)",
+    "added": "d + interval 1 week",
+    "whole": "a div b",
+    "path": "concat('a/b''/', s, '`/\\\\')",
+    "seconds": "time_to_sec(t)",
+    "day_of_time": "date(d)",
+    "quoted": "concat(`a/b`, 1)",
+}
+
+
+def test_virtual_columns_by_functions_that_depend_on_settings_are_reported_and_no_others(
+    mariadb: MysqlDatabase,
+) -> None:
+    uncertain = UNCERTAIN if mariadb.is_mysql else UNCERTAIN | OF_MARIADB
+    if mariadb.is_mysql:  # it writes the mode of the session that creates the table into it
+        uncertain = {name: expression for name, expression in uncertain.items() if name != "week"}
+    columns = [f"`{name}` varchar(99) AS ({each}) VIRTUAL" for name, each in {**CERTAIN, **uncertain}.items()]
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, d datetime, t time, a int, b int, `a/b` int, s varchar(20),"
+        f" {', '.join(columns)})"
+    )
+    finding = findings(mariadb)[f"table {mariadb.name}.t"]
+    assert f"columns ({', '.join(uncertain)}) may" in finding.detail
+
+
 @pytest.mark.only_mariadb
 def test_virtual_columns_that_the_row_image_leaves_out_are_reported(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, g int AS (id + 1) VIRTUAL)", "CREATE TABLE u LIKE t")
