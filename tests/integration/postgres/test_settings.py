@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from connector.demo.servers.postgres import PostgresServer
-from connector.postgres.connection import IGNORED_VARIABLES, all_rows, close, connect, one_row
+from connector.postgres.connection import IGNORED_VARIABLES, all_rows, close, connect
 from connector.postgres.log.reader import BULK_BYTES
 from connector.schema import TableName
 from tests.support.servers.postgres import Database, postgres_versions
@@ -168,12 +168,31 @@ def test_money_is_formatted_as_in_c_unless_its_decimals_are_the_locales(
             to = f"{name}/{locale}.UTF-8"
             subprocess.run(["localedef", "--no-archive", "-i", locale, "-f", "UTF-8", to], check=True)
         monkeypatch.setenv("LOCPATH", name)
+        monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
         with PostgresServer.start(Path(name) / "server") as server:
             database = Database(server, "postgres")
-            found = []
-            for locale in ("de_DE", "ja_JP"):
-                database.execute(f"ALTER DATABASE postgres SET lc_monetary = '{locale}.UTF-8'")
-                session = connect(database.url, "test")
-                found.append(one_row(session, "SELECT 1234567::int8::money::text, 1234567::money::numeric"))
-                session.close()
-    assert found == [("$1,234,567.00", 1234567), ("￥1,234,567", 1234567)]
+            database.execute("CREATE TABLE t (id int PRIMARY KEY, m money)")
+            found = {}
+            for locale in ("C", "de_DE.UTF-8", "ja_JP.UTF-8"):
+                database.execute(f"ALTER DATABASE postgres SET lc_monetary = '{locale}'")
+                found[locale] = money_from_log_and_dump(database)
+    assert found == {
+        "C": {"$1,234,567.00"},
+        "de_DE.UTF-8": {"$1,234,567.00"},
+        "ja_JP.UTF-8": {"￥1,234,567"},
+    }
+
+
+def money_from_log_and_dump(database: Database) -> set[str]:
+    """Write one and the same amount; return its texts in log, streamed and in bulk, and dump."""
+    texts = set()
+    for bulk_bytes in (BULK_BYTES, 0):
+        source = source_of(database, ["public.t"], bulk_bytes=bulk_bytes)
+        source.prepare()
+        with opened(source, source.begin_log(fresh=True)) as log:
+            database.execute("DELETE FROM t; INSERT INTO t VALUES (1, 1234567::int8::money)")
+            *_, logged = events(read_rows(log, 1))
+            chunks = source.open_tables()
+            texts |= {logged["m"], *(row["m"] for row in chunk_rows(chunks, "public.t"))}
+            chunks.close()
+    return texts
