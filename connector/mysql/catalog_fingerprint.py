@@ -15,7 +15,9 @@ after it has recreated, unlocked and analyzed all its tables. So an unexplained 
 statement is logged before the end of the next reading, one look later; no other that follows explains it.
 
 After a crash, nothing before or after it explains another id: MariaDB changes ids before it logs the
-statement, so a crash in between leaves an empty table and a log without the statement.
+statement, so a crash in between leaves an empty table and a log without the statement. An agent does not know
+of crashes in log that was read before it started. As each begins a new log file, there may have been one if
+`at` is in an earlier file than the one from which the agent has read.
 
 Invariants:
 
@@ -32,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from connector.position import unpack_binlog_position
 from connector.schema import TableName
 
 STATEMENTS_KEPT = 64
@@ -70,15 +73,16 @@ class Statements:
     """
 
     def __init__(self) -> None:
-        self._epoch = 0
+        self._epoch = self._file = 0
         self._of: dict[TableName, tuple[int, ...]] = {}
         self._late: dict[TableName, tuple[int, ...]] = {}
         self._crashes: tuple[int, ...] = ()
 
-    def begin(self, epoch: int) -> None:
-        """Discard what belongs to another epoch."""
+    def begin(self, epoch: int, position: int) -> None:
+        """Discard what belongs to another epoch; the log is read from `position` on, or once more."""
         if epoch != self._epoch:
             self._epoch, self._of, self._late, self._crashes = epoch, {}, {}, ()
+            self._file, _ = unpack_binlog_position(position)
 
     def add(self, table: TableName, lsn: int, *, late: bool = False) -> None:
         """Record a statement; `late`: it may be logged after it has unlocked the table."""
@@ -102,8 +106,9 @@ class Statements:
         return any(after <= lsn < upto for lsn in self._late.get(table, ()))
 
     def crashed_between(self, after: int, upto: int) -> bool:
-        """Return whether the server crashed after position `after`, and `upto` is in its log since then."""
-        return any(after < position <= upto for position in self._crashes)
+        """Return whether the server may have crashed after `after`, and `upto` is in its log since then."""
+        unknown = unpack_binlog_position(after)[0] < self._file
+        return unknown or any(after < position <= upto for position in self._crashes)
 
 
 def _with(known: tuple[int, ...], position: int) -> tuple[int, ...]:

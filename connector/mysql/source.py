@@ -370,7 +370,7 @@ class MysqlSource:
         except BaseException:
             close(side)
             raise
-        self._ids.statements.begin(epoch)
+        self._ids.statements.begin(epoch, resume_point.position)
         self._one_phase.begin(epoch, resume_point.position, server.uuid)
         buffer = LogBuffer(
             epoch, resume_point.position, captured, kept, self._ids.statements, self._cut_off,

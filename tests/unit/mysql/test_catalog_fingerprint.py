@@ -14,6 +14,7 @@ from connector.mysql.catalog_fingerprint import (
     Statements,
     is_same,
 )
+from connector.position import pack_binlog_position
 from connector.schema import TableName
 
 T = TableName("d", "t")
@@ -23,7 +24,7 @@ SEEN = Fingerprint("1:7", "", 1, 200, "19")
 
 def statements(*lsns: int, late: int | None = None, crash: int | None = None) -> Statements:
     found = Statements()
-    found.begin(1)
+    found.begin(1, 0)
     for lsn in lsns:
         found.add(T, lsn)
     if late is not None:
@@ -135,6 +136,21 @@ def test_a_crash_beside_the_look_leaves_the_judgment_to_the_next_one() -> None:
     assert judged(statements(crash=210), *readings("19", "19")).differs(KNOWN)
 
 
+@pytest.mark.parametrize("ids", ["18", "19"])
+def test_a_crash_may_have_come_before_the_agent_started_if_a_file_of_the_log_ended_there(ids: str) -> None:
+    """Within a TRUNCATE that is not logged; a statement that the agent has read came after it."""
+    known = replace(KNOWN, at=pack_binlog_position(1, 900))
+    reading = IdReading(1, pack_binlog_position(2, 500), pack_binlog_position(2, 510), {T: ids})
+    for file, is_known in ((1, True), (2, False)):
+        kept = Statements()
+        kept.begin(1, pack_binlog_position(file, 4))
+        kept.begin(1, pack_binlog_position(2, 300))  # after a lost connection
+        kept.add(T, pack_binlog_position(2, 400))
+        found = judged(kept, reading, known=known)
+        assert (found.ids, found.at) == (ids, reading.before)
+        assert found.differs(known) == (ids == "19" and not is_known)
+
+
 def test_a_statement_explains_only_what_was_seen_after_it() -> None:
     """An ALTER that lets the id be, and a crash within a TRUNCATE after the reading that came behind it."""
     after_the_alter = first("18", 150)
@@ -179,5 +195,5 @@ def test_what_is_read_again_after_a_lost_connection_counts_once_and_another_epoc
     found = statements(*range(1, STATEMENTS_KEPT), 5, 6, 7)
     assert found.between(T, 5, 6) is True
     assert found.between(T, STATEMENTS_KEPT, 900) is False
-    found.begin(2)
+    found.begin(2, 0)
     assert found.between(T, 0, 900) is False
