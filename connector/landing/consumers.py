@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from connector.errors import FormatError
 from connector.landing.format import CONSUMERS, FORMAT, encode
 from connector.landing.verified import is_verified
+from connector.schema import TableName
 
 if TYPE_CHECKING:
     from connector.store.protocol import Store
@@ -52,7 +53,8 @@ class Consumer(BaseModel):
     tables did not merge, by name, without values of their rows; at most `MOST_FAILING`. `failing_unnamed`:
     number of further tables that did not merge.
 
-    Or a streaming query: `lake` is the name it was given, and `manifest` the last one that it has read.
+    Or a streaming query: `lake` is the name it was given, `table` the one that it reads (None in old records:
+    it may be any), and `manifest` the last one that it has read.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -61,6 +63,7 @@ class Consumer(BaseModel):
     id: str
     kind: Literal["lake", "stream"] = "lake"
     lake: str
+    table: TableName | None = None
     manifest: int
     at: datetime
     failing: dict[str, str] = {}
@@ -111,6 +114,13 @@ def rebuilt_tables(store: Store, within: str = "") -> dict[str, int]:
         if generation.isdecimal():
             found[unquote(id_)] = max(found.get(unquote(id_), 0), int(generation))
     return found
+
+
+def read_record(store: Store, id_: str, slot: str) -> Consumer | None:
+    """Return one of a consumer's records; `FormatError` if it is malformed."""
+    path = record_path(id_, slot)
+    data = store.read(path)
+    return None if data is None else _parsed(store, path, data)
 
 
 def read_consumers(store: Store) -> list[Consumer]:

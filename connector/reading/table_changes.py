@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from connector.config import LandingConfig
 from connector.errors import ConfigurationError, GapError
-from connector.landing.consumers import Consumer, record_path
+from connector.landing.consumers import Consumer, read_record, record_path
 from connector.landing.file_groups import groups_of
 from connector.landing.manifest import LandedFile, Manifest
 from connector.maintenance.retention import History
@@ -104,15 +104,35 @@ class OpenChanges:
         return [Files(tuple(g), {p.file.schema_id: layouts[p.file.schema_id] for p in g}) for g in groups]
 
     def record(self, consumer: str, offset: Offset) -> None:
-        """Record how far a streaming query has read, so that nothing it still needs is removed."""
+        """Record how far a streaming query has read, so that nothing it still needs is removed.
+
+        `ConfigurationError` if a query of another table has this name; nothing is recorded then. Of two such
+        queries that start at once, one has it.
+        """
         id_, now = _id_of(consumer), datetime.now(timezone.utc)
-        record = Consumer(id=id_, kind="stream", lake=consumer, manifest=offset.manifest, at=now)
-        self._store.put(record_path(id_, "stream"), record.model_dump_json().encode())
+        record = Consumer(
+            id=id_, kind="stream", lake=consumer, table=self._table, manifest=offset.manifest, at=now
+        )
+        path, data = record_path(id_, "stream"), record.model_dump_json().encode()
+        if not self._store.create(path, data):
+            self.recorded(consumer)  # which refuses another table's
+            self._store.put(path, data)
 
     def recorded(self, consumer: str) -> int | None:
-        """Return the manifest that was recorded of a streaming query of this name; None: nothing was."""
-        data = self._store.read(record_path(_id_of(consumer), "stream"))
-        return None if data is None else Consumer.model_validate_json(data).manifest
+        """Return the manifest that was recorded of a streaming query of this name; None: nothing was.
+
+        `ConfigurationError` if it is a query of another table.
+        """
+        found = read_record(self._store, _id_of(consumer), "stream")
+        if found is None:
+            return None
+        if found.table not in (self._table, None):
+            raise ConfigurationError(
+                f"the consumer {consumer!r} is a query of {found.table}, and this one reads {self._table}",
+                hint="give each query a consumer of its own; if the other one will not go on:"
+                f' deltatide maintain --forget "{found.title}"',
+            )
+        return found.manifest
 
     def _manifest_at(self, text: str) -> int:
         history = History.of(self._store)

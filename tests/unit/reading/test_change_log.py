@@ -27,6 +27,7 @@ from tests.unit.maintenance.test_compaction import DAY, LATER, PLAIN, Zone, inse
 __all__ = ["small_blocks"]  # a fixture for each test here, too
 
 T = TableName("public", "t")
+OTHER = TableName("public", "other")
 LSNS = sorted([10 * n - 2 for n in range(1, 24)] + [10 * n - 1 for n in range(1, 24)] + [*range(10, 240, 20)])
 
 
@@ -176,6 +177,20 @@ def test_a_query_holds_what_it_has_yet_to_read_and_one_that_is_too_old_is_refuse
         with pytest.raises(GapError, match=r"manifests \d+ to \d+ were removed") as error:
             refused()
         assert "start after manifest" in (error.value.hint or "")
+
+
+def test_of_queries_of_two_tables_that_start_at_once_one_has_the_name() -> None:
+    zone = Zone()
+    queries = [
+        opened(zone.store),
+        OpenChanges(TableChanges(LandingConfig(url="/"), "shop", OTHER), zone.store),
+    ]
+    assert [query.recorded("loader") for query in queries] == [None, None]
+    for manifest in (11, 12):
+        queries[0].record("loader", Offset(manifest))
+        with pytest.raises(ConfigurationError, match=r"'loader' is a query of public\.t, and this one"):
+            queries[1].record("loader", Offset(13))
+        assert queries[0].recorded("loader") == manifest
 
 
 @pytest.mark.parametrize("compacted", [False, True])

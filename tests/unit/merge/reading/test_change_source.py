@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from connector.store.local import LocalStore
 from merge.reading.change_source import DeltatideSource, StreamReader
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, insert
+
+ITEMS = schema_of("public.items", id="int", b="string")
 
 
 @pytest.fixture
@@ -138,6 +142,71 @@ def test_a_query_from_the_newest_on_starts_where_it_began(landed: Landed) -> Non
     start = again.initialOffset()
     assert (start["manifest"], end["manifest"]) == (11, 13)
     assert keys(again, again.partitions(start, end)) == both(12, 13)
+
+
+def test_a_query_of_another_table_under_its_name_has_a_query_skip_nothing(landed: Landed) -> None:
+    """Of a query that stopped before its first batch was processed, only the record says where it began."""
+    landed.table(ITEMS)
+    first = stream(landed, after="newest")
+    assert first.latestOffset()["manifest"] == 10
+    land(landed, 11, 12)
+    end = first.latestOffset()
+    land(landed, 13)
+    with suppress(DeltatideError):
+        stream(landed, table="public.items", after="12").initialOffset()
+    land(landed, 14)
+    again = stream(landed, after="newest")
+    assert again.partitions(end, end) == []
+    assert keys(again, again.partitions(again.initialOffset(), end)) == both(11, 12)
+
+
+def test_a_consumer_of_another_table_is_refused_until_it_is_forgotten(landed: Landed) -> None:
+    landed.table(ITEMS)
+    land(landed, 11)
+    start, end = stream(landed).initialOffset(), stream(landed).latestOffset()
+    other = {"table": "public.items"}
+    refusal = r"'loader' is a query of public.orders, and .* public.items; hint: .*--forget \"stream loader\""
+    for begin in (
+        lambda: stream(landed, **other).initialOffset(),
+        lambda: stream(landed, **other).latestOffset(),
+        lambda: stream(landed, **other).partitions(start, end),
+        lambda: stream(landed, **other).commit(end),
+    ):
+        with pytest.raises(DeltatideError, match=refusal):
+            begin()
+    assert consumer(landed) == ("stream loader", 0)
+    assert keys(stream(landed), stream(landed).partitions(start, end)) == both(*range(1, 12))
+    assert stream(landed, consumer="of-items", after="9", **other).initialOffset()["manifest"] == 9
+    batch = source(landed, **other).reader(None)  # type: ignore[arg-type]
+    assert batch.partitions() == []
+    store = LocalStore(Path(landed.url) / "shop")
+    consumers.forget(store, *(found for found in read_consumers(store) if found.lake == "loader"))
+    assert stream(landed, after="8", **other).initialOffset()["manifest"] == 8
+    with pytest.raises(DeltatideError, match=r"'loader' is a query of public\.items"):
+        stream(landed).partitions(start, end)
+
+
+def test_a_record_that_names_no_table_is_of_the_query_that_goes_on_first(landed: Landed) -> None:
+    landed.table(ITEMS)
+    land(landed, 11)
+    store, first = LocalStore(Path(landed.url) / "shop"), stream(landed, max_manifests="4")
+    start, middle = first.initialOffset(), first.latestOffset()
+    old = {
+        "format": 1,
+        "id": "stream-loader",
+        "kind": "stream",
+        "lake": "loader",
+        "manifest": 2,
+        "at": str(AT),
+    }
+    store.put(consumers.record_path("stream-loader", "stream"), json.dumps(old).encode())
+    assert consumer(landed) == ("stream loader", 2)
+    again = stream(landed)
+    assert keys(again, again.partitions(start, middle)) == both(1, 2, 3, 4)
+    (found,) = read_consumers(store)
+    assert (found.format, str(found.table), found.manifest) == (1, T, 0)
+    with pytest.raises(DeltatideError, match=r"'loader' is a query of public\.orders"):
+        stream(landed, table="public.items").latestOffset()
 
 
 def test_a_query_older_than_what_was_kept_is_refused_before_it_reads_or_registers(landed: Landed) -> None:
