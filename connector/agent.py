@@ -275,25 +275,65 @@ class _Agent:
 
     def _serve(self) -> Capture:
         """Check, wait for the lease, and capture until it is lost or handed over, or the agent is stopped."""
-        _require_fit(self.live.config, self.store, self.lease_store, self._pause)
+        _require_fit(self.live.config, self.store, self._pause, self._record_log_off)
         self.live.stand_by()
         self._pause(0)
+        taken: list[Lease] = []
         with stopped_by_signals(self._stop):  # which ends nothing at once: the lease may be taken just then
-            lease = _acquire_lease(
-                self.live.config, self.lease_store, standby=self.standby, sleep=self._pause
-            )
             try:
+                lease = self._acquire_lease(taken, standby=self.standby)
                 capture = self._hold(lease)
             finally:
                 with stops_postponed():
                     ended, self.capture = self.capture, None
                     in_doubt = ended is not None and ended.in_doubt
-                    lease.release(fenced=is_fenced(ended, lease), unreachable=in_doubt)
+                    for lease in taken[-1:]:
+                        lease.release(fenced=is_fenced(ended, lease), unreachable=in_doubt)
         if capture.handed_over and not self.stopped.is_set():
             self.live.stand_by()
             log.info("handed over; standing by")
             lease.wait_until_taken(HANDOVER_SECONDS)
         return capture
+
+    def _acquire_lease(self, taken: list[Lease], *, standby: bool = False) -> Lease:
+        """Wait for the lease, and for a store that does not answer.
+
+        `taken`: gets the lease before it is written, since a second signal ends this at once.
+        """
+        seconds, patiently = self.live.config.landing.lease_seconds, retrying(threading.Event())
+        acquire = functools.partial(
+            Lease.acquire, holder=uuid.uuid4().hex, standby=standby, taking=taken.append, sleep=self._pause
+        )
+        return patiently.copy(sleep=self._pause)(acquire, self.lease_store, seconds, log.info)
+
+    def _record_log_off(self, source: Source, reason: str) -> None:
+        """Record the gap of a server that writes no log, if anything has landed; durable on return.
+
+        Once the lease is taken, a stop takes effect after that. Does nothing while another agent is active,
+        which will see it too. `SourceMismatchError` if the landing zone is another database's.
+        """
+        if retrying(threading.Event())(newest_manifest, self.store) is None:
+            return
+        taken: list[Lease] = []
+        manifest_history: ManifestHistory | None = None
+        with stopped_by_signals(self._stop):
+            try:
+                lease = self._acquire_lease(taken)
+                manifest_history = ManifestHistory(
+                    self.store, lease.term, self.stopped, closes_fence=lease.unfenced
+                )
+                manifest_history.load(lambda landed: landed.source)
+                manifest_history.note_log_off(source.identity, reason)
+            except FencedError as error:
+                if manifest_history is not None:
+                    raise
+                log.warning("%s, and %s", reason, error)
+            finally:
+                with stops_postponed():
+                    in_doubt = manifest_history is not None and manifest_history.in_doubt
+                    for lease in taken[-1:]:
+                        lease.release(unreachable=in_doubt)
+        self._pause(0)
 
     def _hold(self, lease: Lease) -> Capture:
         """Capture while the lease is ours."""
@@ -383,46 +423,21 @@ class _Agent:
         log.info("the configuration file is valid again")
 
 
-def _require_fit(config: Config, store: Store, lease_store: Store, sleep: Callable[[float], None]) -> None:
+def _require_fit(
+    config: Config,
+    store: Store,
+    sleep: Callable[[float], None],
+    record_log_off: Callable[[Source, str], None],
+) -> None:
     """Check store and source, waiting for those that do not answer; `PreconditionError` if they are unfit."""
     patiently = retrying(threading.Event()).copy(sleep=sleep)
     landing_zone = patiently(_check_landing, store)
-    newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
+    can_land = landing_zone.state != "failed"
+    newest = functools.partial(patiently, newest_manifest, store) if can_land else None
     asking_source = retrying(threading.Event(), "the source").copy(sleep=sleep)
-    record = functools.partial(_record_log_off, config, store, lease_store) if newest is not None else None
+    record = record_log_off if can_land else None
     findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
     for finding in findings:
         if finding.state == "warning" or finding.dropped:
             log.warning("%s: %s", finding.name, finding.detail)
     require_fit(findings)
-
-
-def _acquire_lease(
-    config: Config, store: Store, *, standby: bool = False, sleep: Callable[[float], None] = time.sleep
-) -> Lease:
-    """Wait for the lease, and for a store that does not answer."""
-    holder, seconds = uuid.uuid4().hex, config.landing.lease_seconds
-    patiently = retrying(threading.Event()).copy(sleep=sleep)
-    return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby, sleep=sleep)
-
-
-def _record_log_off(config: Config, store: Store, lease_store: Store, source: Source, reason: str) -> None:
-    """Record the gap of a server that writes no log, if the landing zone has a manifest; durable on return.
-
-    Does nothing while another agent is active, which will see it too. `SourceMismatchError` if the landing
-    zone is another database's.
-    """
-    if retrying(threading.Event())(newest_manifest, store) is None:
-        return
-    try:
-        lease = _acquire_lease(config, lease_store)
-    except FencedError as error:
-        log.warning("%s, and %s", reason, error)
-        return
-    manifest_history = ManifestHistory(store, lease.term, closes_fence=lease.unfenced)
-    try:
-        manifest_history.load(lambda landed: landed.source)
-        manifest_history.note_log_off(source.identity, reason)
-    finally:
-        with stops_postponed():
-            lease.release(unreachable=manifest_history.in_doubt)

@@ -125,7 +125,7 @@ class Lease:
     One thread renews it. Another may release it meanwhile; no renewal takes it back after that.
     """
 
-    def __init__(self, store: Store, state: Holder, version: str) -> None:
+    def __init__(self, store: Store, state: Holder, version: str | None) -> None:
         self._store = store
         self._state = state
         self._version = version
@@ -164,6 +164,7 @@ class Lease:
         *,
         holder: str | None = None,
         standby: bool = False,
+        taking: Callable[[Lease], object] = lambda _lease: None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> Lease:
@@ -173,12 +174,15 @@ class Lease:
         lease is watched, and `on_wait` is called once. `FencedError` if the holder is alive; a `standby`
         keeps watching instead, even if another standby was faster. After a `TransientError`, which is raised
         only before that, it can be called again with the same `holder`, a unique id.
+
+        `taking` is called with the lease before it is written. Whoever is interrupted then may have it, and
+        releases the last one that was passed.
         """
         holder = holder or uuid.uuid4().hex
         watch = _Watch(store, on_wait, standby, sleep, clock)
         while True:
             try:
-                if (lease := cls._take(store, seconds, holder, watch)) is not None:
+                if (lease := cls._take(store, seconds, holder, watch, taking)) is not None:
                     return lease
             except TransientError as error:
                 if watch.seen is None:
@@ -187,11 +191,15 @@ class Lease:
                 sleep(STANDBY_POLL_SECONDS)
 
     @classmethod
-    def _take(cls, store: Store, seconds: float, holder: str, watch: _Watch) -> Lease | None:
+    def _take(
+        cls, store: Store, seconds: float, holder: str, watch: _Watch, taking: Callable[[Lease], object]
+    ) -> Lease | None:
         """Take the lease once it is free; None if another standby was faster."""
         found = _read(store)
         if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
-            return cls(store, *found)
+            lease = cls(store, *found)
+            taking(lease)
+            return lease
         if found is not None and not _is_free(found[0]):
             found = watch.until_free(found)
         former = found[0] if found else None
@@ -199,9 +207,12 @@ class Lease:
         landed = newest_manifest(store)
         term = max(former.term if former else 0, landed.term if landed else 0) + 1
         state = _new_holder(former, term, seconds, holder, unfenced)
-        version = _write_lease(store, state, found[1] if found else None)
+        lease = cls(store, state, found[1] if found else None)
+        taking(lease)
+        version = _write_lease(store, state, lease._version)
         try:
-            return cls(store, state, version or _own_version(store, state))
+            lease._version = version or _own_version(store, state)
+            return lease
         except FencedError:
             if not watch.standby:
                 raise

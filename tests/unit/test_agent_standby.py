@@ -145,7 +145,7 @@ def test_it_ends_when_it_is_stopped_even_if_it_handed_over_or_was_overtaken(
         run(monkeypatch, store, stop_and_be_fenced)
 
 
-@pytest.mark.parametrize(("released", "signals"), [(False, 1), (True, 1), (True, 2), (True, 3)])
+@pytest.mark.parametrize(("released", "signals"), [(False, 1), (False, 2), (True, 1), (True, 2), (True, 3)])
 def test_a_stop_while_the_lease_is_taken_or_released_leaves_it_released(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore, released: bool, signals: int
 ) -> None:

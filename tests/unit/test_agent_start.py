@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +29,7 @@ from connector.findings import check_patterns
 from connector.landing.format import LEASE
 from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest_store import newest_manifest
+from connector.signals import SignalEvent, stopped_by_signals
 from connector.silence import note_open
 from connector.source import Finding, TableListing
 from connector.testing.memory_store import MemoryStore
@@ -246,6 +250,35 @@ def test_who_ends_while_it_records_a_gap_leaves_the_fence_to_close(
     lease = read_lease(store)
     assert lease is not None
     assert (lease.released, lease.unfenced) == (True, True)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_stop_while_the_lease_is_taken_to_record_a_gap_has_it_recorded_two_have_it_released(
+    source: CheckedSource, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, signals: int
+) -> None:
+    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config_of())
+    source.fail("ensure_logging", error=LogOffError())
+    stopped, true_replace = SignalEvent(), store.replace
+
+    def replace(path: str, data: bytes, version: str | None) -> str | None:
+        written = true_replace(path, data, version)
+        if path == LEASE:
+            monkeypatch.setattr(store, "replace", true_replace)
+            for _ in range(signals):
+                os.kill(os.getpid(), signal.SIGTERM)
+        return written
+
+    def exit_now(_signal: object) -> None:
+        stopped.set()
+        sys.exit(0)
+
+    monkeypatch.setattr(store, "replace", replace)
+    with stopped_by_signals(exit_now), pytest.raises(SystemExit if signals == 1 else KeyboardInterrupt):
+        agent.run(config_of(), stopped=stopped)
+    lease, newest = read_lease(store), newest_manifest(store)
+    assert lease is not None
+    assert newest is not None
+    assert (lease.released, newest.pending_gap is not None) == (True, signals == 1)
 
 
 def test_a_former_agents_commit_that_takes_effect_late_keeps_no_gap_from_being_recorded(

@@ -337,6 +337,24 @@ def test_a_term_is_greater_than_that_of_any_manifest_though_the_lease_was_remove
     assert Lease.acquire(store, 15).term == 5
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("held", [False, True])
+def test_who_is_interrupted_while_it_takes_the_lease_can_release_it(
+    store: MemoryStore, when: Any, held: bool
+) -> None:
+    if held:
+        held_elsewhere(store, released=True)
+    taken: list[Lease] = []
+    store.fail("replace", LEASE, when=when, error=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        Lease.acquire(store, 15, taking=taken.append)
+    taken[-1].release()
+    left = read_lease(store)
+    assert left is not None
+    assert (left.holder, left.released, left.unfenced) == (taken[-1].holder, True, False)
+    assert Lease.acquire(store, 15).term == left.term + 1
+
+
 def test_of_two_standbys_one_gets_it_and_the_other_goes_on_watching(store: MemoryStore) -> None:
     held_elsewhere(store)
     clock = SleepingClock()
