@@ -32,7 +32,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop
 
 from connector.errors import DeltatideError, FencedError, FormatError, TransientError
 from connector.landing.format import LEASE
-from connector.landing.manifest_store import newest_manifest
+from connector.landing.manifest_store import ManifestReader
 from connector.process import ProcessIdentity
 from connector.store.protocol import Store
 
@@ -204,7 +204,7 @@ class Lease:
             found = watch.until_free(found)
         former = found[0] if found else None
         unfenced = former is not None and (former.unfenced or not former.released)
-        landed = newest_manifest(store)
+        landed = ManifestReader(store).newest_stored()  # its state may take long to read
         term = max(former.term if former else 0, landed.term if landed else 0) + 1
         state = _new_holder(former, term, seconds, holder, unfenced)
         lease = cls(store, state, found[1] if found else None)

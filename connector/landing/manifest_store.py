@@ -27,15 +27,19 @@ class ManifestReader:
         self._base: Base | None = None
 
     def newest(self) -> tuple[Manifest, Base | None] | None:
-        """Return the manifest with the greatest number and its state object; None in a new landing zone.
+        """Return the manifest with the greatest number and its state object; None in a new landing zone."""
+        return self._whole(self.newest_stored())
 
-        Lists the folders of 1,000 manifests, then the last folder: four requests on S3 for a million
+    def newest_stored(self) -> StoredManifest | None:
+        """Return the newest manifest's own object, without its state; None in a new landing zone.
+
+        Lists the folders of 1,000 manifests, then the last folder: three requests on S3 for a million
         manifests.
         """
         for folder in reversed(self._store.folders(format.MANIFESTS)):
             paths = [p for p in self._store.list(f"{format.MANIFESTS}/{folder}/") if format.is_manifest(p)]
             if paths:
-                return self._read(max(map(format.manifest_number, paths)))
+                return self.stored(max(map(format.manifest_number, paths)))
         return None
 
     def read(self, number: int) -> Manifest | None:
@@ -55,7 +59,9 @@ class ManifestReader:
         return found[1] if found else None
 
     def _read(self, number: int) -> tuple[Manifest, Base | None] | None:
-        stored = self.stored(number)
+        return self._whole(self.stored(number))
+
+    def _whole(self, stored: StoredManifest | None) -> tuple[Manifest, Base | None] | None:
         if stored is None or stored.removed:
             return None
         if stored.state is None:

@@ -15,7 +15,7 @@ from connector import process
 from connector.capture.manifest_history import ManifestHistory
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import lease as lease_module
-from connector.landing.format import LEASE
+from connector.landing.format import LEASE, STATES
 from connector.landing.lease import AgentFigures, Holder, Lease, answer_seconds, read_lease
 from connector.landing.manifest import SourceIdentity
 from connector.process import ProcessIdentity
@@ -328,9 +328,10 @@ def test_who_could_not_reach_the_source_leaves_the_fence_to_close_and_does_not_r
 
 
 def test_a_term_is_greater_than_that_of_any_manifest_though_the_lease_was_removed(store: MemoryStore) -> None:
-    landed = Landed(put=store.put)
+    landed = Landed(put=store.put, state_objects=1)
     landed.commit(10)
     assert Lease.acquire(store, 15).term == 2
+    assert not [path for operation, path in store.calls if operation == "read" and path.startswith(STATES)]
     store.delete(LEASE)
     assert Lease.acquire(store, 15).term == 2
     held_elsewhere(store, released=True)
