@@ -20,21 +20,19 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from connector import failpoint
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.key_pruning import PUSHED_LISTS
 from merge.lake.comments import are_newer
 from merge.lake.consumer import Recorded, record_progress, register
 from merge.lake.control_table import (
@@ -56,11 +54,19 @@ from merge.plan import plan_past_holes
 from merge.report import STOPPED, MergeReport, Progress, TableProgress, TableReport, ViewReport
 from merge.shapes.merging import JOBS
 from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
-from merge.spark.log_store import IDEMPOTENT, check_log_store
-from merge.spark.session_pool import SessionPool, own_session_pool
-from merge.spark.session_settings import MERGING, ONE_TASK, PLANNED_ONCE, UNMARKED, applied_settings
+from merge.spark.log_store import check_log_store
+from merge.spark.session_pool import SessionPool, merging_sessions
+from merge.spark.session_settings import ONE_TASK, PLANNED_ONCE, applied_settings
 from merge.spark.unreachable import StoreError, check_endpoint, explain, explained
-from merge.table import Merged, TableJob, beginning_of, beginning_of_another, check_again, idle_frontier
+from merge.table import (
+    Merged,
+    TableJob,
+    beginning_of,
+    beginning_of_another,
+    check_again,
+    idle_frontier,
+    not_as_recorded,
+)
 from merge.views.merging import ViewsOfMerge
 
 if TYPE_CHECKING:
@@ -69,9 +75,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_MANIFESTS = 1000
-
-MOST_PARALLEL = 8
-"""Default limit of tables merged at a time: more gain little, and each takes memory in the driver."""
 
 
 def merge_once(
@@ -94,12 +97,6 @@ def merge_once(
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone.of(sessions.first, config)
         return merge_in(sessions, config, landing, tables=tables, until=until, progress=progress, stop=stop)
-
-
-def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[SessionPool]:
-    """Return the sessions for merges of a source, as many as it merges tables at a time."""
-    parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
-    return own_session_pool(spark, parallel, {**MERGING, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS})
 
 
 def merge_in(
@@ -280,15 +277,11 @@ class MergeRun:
             hint = self.shapes[target.table].damaged_hint
         reason, printed = described(error, f"merge of {target.table}", whole=target.columns is None)
         lost, at = isinstance(error, GapError), self.frontiers.of(target.table)
-        return self._report(target, at, error=reason, printed=printed, hint=hint, lacks_history=lost)
+        return TableReport.at(target.table, at, error=reason, printed=printed, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:
             self.progress(TableProgress(target.table, step, rows, seconds))
-
-    def _report(self, target: Target, frontier: Frontier, **more: Any) -> TableReport:
-        of, at = target.table, frontier
-        return TableReport(of, at.manifest, at.version, id=at.id, missing=at.missing, built=at.built, **more)
 
     def _merge_with_retries(self, target: Target) -> TableReport:
         """Merge one table; after a commit conflict, retry from where the other job left it."""
@@ -304,20 +297,26 @@ class MergeRun:
         return with_retries(merge, f"{target.table} in {target.name}")
 
     def _reached(self, target: Target, frontier: Frontier) -> TableReport:
-        """Report on a table that is at the manifest. Look at it if it failed, or may be built otherwise.
+        """Report on a table that is at the manifest; look at its Delta table if that may be another.
 
-        If it is gone, or a rebuild of it was killed before its cut, merge what landed last again: that builds
-        it anew, or finds its version.
+        ::
+
+            at a later manifest, or without error, as configured    nothing to do, and not looked at
+            what was recorded                                       nothing to do, no error any more
+            another, of a shape                                     the shape's merge says
+            another: gone, restored, a rebuild without its cut      what landed last is merged again, which
+                                                                    builds it anew, or finds its version
+            so, and the manifest before that was removed            `not_as_recorded`
         """
         ahead, before = frontier.manifest > self.manifest.number, self.manifest.number - 1
         if ahead or (frontier.error is None and frontier.is_built_with(target.built_with)):
-            return self._report(target, frontier)
+            return TableReport.at(target.table, frontier)
         if (known := idle_frontier(self.spark, target, frontier)) is not None:
-            return self._report(target, known)
+            return TableReport.at(target.table, known)
         if target.table in self.shapes:
             return self._merge_shape(target, frontier)
         if self.landing.is_removed(max(before, 1)):
-            return self._report(target, frontier, error=frontier.error)
+            raise not_as_recorded(target, before)
         return self._merge_from(target, replace(frontier, manifest=before, error=None))
 
     def _merge_shape(self, target: Target, frontier: Frontier) -> TableReport:
@@ -340,7 +339,7 @@ class MergeRun:
         idle = idle and not self._may_request_again(frontier, target)
         idle = idle and not are_newer(plan.state, frontier.manifest)
         if idle and (known := idle_frontier(self.spark, target, now)) is not None:
-            return self._report(target, known)
+            return TableReport.at(target.table, known)
         self._show(target, "reading", plan.rows)
         with applied_settings(self.spark, PLANNED_ONCE):
             state = read_state(self.spark, target)
@@ -359,7 +358,7 @@ class MergeRun:
         self._show(target, "merging", job.plan.rows)
         idle = plan.is_empty and frontier.version is not None and frontier.version >= job.state.built_since
         idle = idle and frontier.is_built_with(target.built_with)
-        merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
+        merged = Merged(TableReport.at(target.table, now), None) if idle else job.merge(frontier)
         if merged.why_broken is None:
             # Of those left, this merge may just have requested all: each only once, or it is dumped twice.
             waits = (merged.report.missing or 0) > merged.report.requested

@@ -51,6 +51,11 @@ class TableReport:
     built: Built | None = None
     printed: str | None = None
 
+    @classmethod
+    def at(cls, table: TableName, at: Frontier, **more: Any) -> TableReport:
+        """Report on a table that is at a frontier, without its error."""
+        return cls(table, at.manifest, at.version, id=at.id, missing=at.missing, built=at.built, **more)
+
     @property
     def frontier(self) -> Frontier:
         """Return the table's frontier."""

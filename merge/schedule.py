@@ -21,13 +21,14 @@ from tenacity import (
 
 from connector.config import Config
 from connector.errors import TransientError
-from merge.job import merge_in, merging_sessions
+from merge.job import merge_in
 from merge.lake.control_table import FrontierReader
 from merge.lake.kept_versions import read_kept
 from merge.lake.upkeep import Finding, upkeep_in
 from merge.landing_zone import LandingZone
 from merge.proof.continuous import ContinuousVerification
 from merge.report import MergeReport, Progress
+from merge.spark.session_pool import merging_sessions
 from merge.spark.unreachable import explained
 
 if TYPE_CHECKING:

@@ -211,6 +211,16 @@ def idle_frontier(spark: SparkSession, target: Target, frontier: Frontier) -> Fr
     return replace(frontier, built=frontier.built or Built(target.built_with, state.generation))
 
 
+def not_as_recorded(target: Target, before: int) -> TableError:
+    """Build the error for a table that is not what its frontier names, with nothing that landed to merge."""
+    return TableError(
+        target.table,
+        f"{target.name} was dropped, restored or rebuilt since it was merged, and manifest {before}, after"
+        " which it is merged again, was removed",
+        hint="merge again once another manifest has landed: that builds it anew, or finds it as it is",
+    )
+
+
 def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
     """Return whether files of a version are gone; reads them all."""
     try:

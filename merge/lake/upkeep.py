@@ -39,7 +39,6 @@ from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.schema import TableName
 from merge.apply import LARGE_BYTES
-from merge.job import merging_sessions
 from merge.lake.commits import (
     KEEPS_ROWS,
     REWRITES_FILES,
@@ -70,6 +69,7 @@ from merge.lake.retry import TABLE_ERRORS, first_line, is_conflict, with_retries
 from merge.lake.target import SOURCE_PROPERTY, TABLE_PROPERTY, Target, properties_sql, targets_of
 from merge.landing_zone import is_missing
 from merge.spark.log_store import check_log_store
+from merge.spark.session_pool import merging_sessions
 from merge.spark.session_settings import COMPILED, applied_settings
 from merge.spark.unreachable import check_endpoint, explain, explained
 

@@ -12,7 +12,6 @@ from connector.config import Config
 from connector.errors import GapError, TableError
 from connector.landing.manifest import DumpState, Manifest
 from connector.schema import TableName, TableSchema
-from merge.job import merging_sessions
 from merge.lake.commits import read_commits
 from merge.lake.control_table import Frontier, Frontiers, read_frontiers
 from merge.lake.target import Target, TargetState, check_owner, read_state, targets_of
@@ -21,6 +20,7 @@ from merge.landing_zone import LandingZone
 from merge.plan import plan_table
 from merge.proof.comparison import SHOWN
 from merge.spark.log_store import check_log_store
+from merge.spark.session_pool import merging_sessions
 from merge.spark.unreachable import check_endpoint, explained
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.job import MergeRun, merging_sessions
+from merge.job import MergeRun
 from merge.lake.commits import read_commits
 from merge.lake.control_table import Frontier, read_frontiers
 from merge.lake.retry import LOST_RACES, is_conflict, with_retries
@@ -41,6 +41,7 @@ from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress, TableProgress, TableReport
 from merge.shapes.shape import shapes_of, targets_with_shapes
 from merge.spark.log_store import check_log_store
+from merge.spark.session_pool import merging_sessions
 from merge.spark.unreachable import check_endpoint, explained
 
 if TYPE_CHECKING:

@@ -6,20 +6,34 @@ would carry them too.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import PySparkException
 
-from merge.spark.session_settings import all_settings, applied_settings, set_setting, unset_meanings
+from connector.config import Config
+from merge.key_pruning import PUSHED_LISTS
+from merge.spark.log_store import IDEMPOTENT
+from merge.spark.session_settings import (
+    MERGING,
+    UNMARKED,
+    all_settings,
+    applied_settings,
+    set_setting,
+    unset_meanings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")
+
+MOST_PARALLEL = 8
+"""Default limit of tables merged at a time: more gain little, and each takes memory in the driver."""
 
 NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
 
@@ -89,6 +103,12 @@ class SessionPool:
 def offers_own_sessions(spark: SparkSession) -> bool:
     """Return whether a merge gets sessions of its own; else it uses the caller's."""
     return _offers(spark, "newSession") or _offers(spark, "cloneSession")
+
+
+def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[SessionPool]:
+    """Return the sessions for merges of a source, as many as it merges tables at a time."""
+    parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
+    return own_session_pool(spark, parallel, {**MERGING, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS})
 
 
 @contextmanager

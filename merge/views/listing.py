@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.schema import TableName, fold
-from merge.job import MergeRun, merging_sessions
+from merge.job import MergeRun
 from merge.lake.control_table import Frontier, Frontiers, read_frontiers
 from merge.lake.retry import SPARK_ERRORS
 from merge.lake.target import Target, ownership_error, read_state
@@ -21,6 +21,7 @@ from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
 from merge.shapes.shape import clashing, has_landed, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import check_log_store
+from merge.spark.session_pool import merging_sessions
 from merge.spark.session_settings import ANY_VERSION, PLAIN, applied_settings
 from merge.spark.unreachable import check_endpoint, explained
 from merge.views.dependencies import PlannedView, planned

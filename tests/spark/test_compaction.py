@@ -17,8 +17,9 @@ from connector.maintenance.compaction import compact
 from connector.schema import TableSchema
 from connector.store.local import LocalStore
 from merge import landing_zone
-from merge.job import merge_in, merging_sessions
+from merge.job import merge_in
 from merge.landing_zone import LandingZone
+from merge.spark.session_pool import merging_sessions
 from tests.support.landing.landed import AT, Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 

@@ -17,7 +17,7 @@ from connector.landing.manifest import DumpState
 from connector.schema import TableName
 from merge import job
 from merge.job import MergeRun, _newest
-from merge.lake.control_table import AS_LANDED, Frontier, Frontiers
+from merge.lake.control_table import AS_LANDED, Built, Frontier, Frontiers
 from merge.lake.retry import WITHHELD
 from merge.lake.target import targets_of
 from merge.landing_zone import LandingZone
@@ -161,6 +161,19 @@ def test_a_value_that_the_merge_of_one_table_cannot_handle_stops_no_other(
     run = run_of(zone_of(2), frontiers_at(1, a=Frontier(1, 5, "id", 0)))
     report = run.merge(targets_of(run.config, [A.table])[A.table])
     assert (report.manifest, report.error) == (1, f"TypeError {WITHHELD}")
+
+
+def test_a_table_that_is_another_and_can_not_be_merged_again_yet_says_why_its_cut_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zone = zone_of(9)
+    zone.is_removed = lambda number: number < 9  # type: ignore[attr-defined]
+    run = run_of(zone, frontiers_at(9, a=Frontier(9, 5, "id", 0, built=Built("other masks"))))
+    monkeypatch.setattr("merge.table.read_state", lambda *_: None)
+    report = run.merge(targets_of(run.config, [A.table])[A.table])
+    assert (report.manifest, report.version) == (9, 5)
+    assert "was dropped, restored or rebuilt since it was merged, and manifest 8" in (report.error or "")
+    assert "another manifest" in (report.hint or "")
 
 
 @pytest.mark.parametrize("where", ["tables", "views"])
