@@ -10,7 +10,7 @@ never interrupt for long counts its pauses (`Patience`); whoever finds the serve
 server no longer works for it (`connector.lost_sessions`) is ended alone (`end`).
 
 What has no connection yet can't be ended: no driver limits how long a host's name is looked up. It is given
-up (`TimedCalls`, `logged_in`).
+up (`logged_in`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator
-from concurrent import futures
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from connector.background import TimedCalls
 from connector.errors import UnreachableError
 
 SILENCE_SECONDS = 30.0
@@ -213,63 +213,6 @@ class Patience:
 
 
 _Result = TypeVar("_Result")
-
-
-class TimedCalls:
-    """Calls that nothing ends but their own limits, and that are given up after a time; safe for threads.
-
-    One that was given up goes on in a daemon thread. There are never more than `at_most`.
-    """
-
-    def __init__(self, at_most: int) -> None:
-        self._places = threading.BoundedSemaphore(at_most)
-
-    def run(
-        self,
-        call: Callable[[], _Result],
-        seconds: float,
-        doing: str,
-        discard: Callable[[_Result], object] = lambda _result: None,
-    ) -> _Result:
-        """Return or raise what a call does; `TimeoutError` after `seconds`. Signals may interrupt the wait.
-
-        `discard` is given what a call returns that was given up.
-        """
-        if not self._places.acquire(timeout=seconds):
-            raise TimeoutError(f"{doing} timed out after {seconds:g} s, as others do that go on")
-        answer: futures.Future[_Result] = futures.Future()
-
-        def run() -> None:
-            try:
-                found = call()
-            except BaseException as error:  # for whoever waits
-                if answer.set_running_or_notify_cancel():
-                    answer.set_exception(error)
-            else:
-                if answer.set_running_or_notify_cancel():
-                    answer.set_result(found)
-                else:
-                    discard(found)
-            finally:
-                self._places.release()
-
-        thread = threading.Thread(target=run, name="timed", daemon=True)
-        try:
-            try:
-                thread.start()
-            except RuntimeError:  # no thread is to be had now
-                self._places.release()
-                return call()
-            with suppress(futures.TimeoutError):
-                answer.exception(seconds)
-        except BaseException:
-            if not answer.cancel() and answer.exception() is None:
-                discard(answer.result())
-            raise
-        if answer.cancel():
-            raise TimeoutError(f"{doing} timed out after {seconds:g} s")
-        return answer.result()
-
 
 _logins = TimedCalls(64)
 

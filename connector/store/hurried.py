@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from connector.background import TimedCalls
 from connector.errors import TransientError
-from connector.silence import TimedCalls
 from connector.store.protocol import Store
 
 CONTENT_SECONDS = 30.0

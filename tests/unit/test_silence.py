@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from connector import silence
+from connector.background import TimedCalls
 from connector.errors import TransientError
-from connector.silence import TimedCalls, answered, logged_in
+from connector.silence import answered, logged_in
 from tests.support.waiting import wait_until
 
 
