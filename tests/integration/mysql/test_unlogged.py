@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pymysql
@@ -42,6 +42,9 @@ TABLES = (
     "INSERT INTO t SELECT seq, 'x' FROM seq_1_to_30",
     "INSERT INTO `p-é.#P#` SELECT seq, 'x' FROM seq_1_to_30",
 )
+
+DURABLE = ("sync_binlog", "innodb_flush_log_at_trx_commit")
+"""What must be 1 for a commit to survive a crash."""
 
 
 def repairs(store: LocalStore) -> list[DumpState]:
@@ -120,34 +123,47 @@ def test_a_transaction_beside_aria_that_a_crash_lost_though_it_is_in_the_log_has
     mariadb: MysqlDatabase,
 ) -> None:
     """MariaDB logs it before InnoDB commits it, which here waits for a replica."""
-    durable = "SET GLOBAL sync_binlog = {}, GLOBAL innodb_flush_log_at_trx_commit = {}"
-    was = mariadb.execute("SELECT @@global.sync_binlog, @@global.innodb_flush_log_at_trx_commit")[0]
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)",
-        "CREATE TABLE other (id int) ENGINE = Aria", "INSERT INTO other VALUES (1)", durable.format(1, 1),
+        "CREATE TABLE other (id int) ENGINE = Aria", "INSERT INTO other VALUES (1)",
     )  # fmt: skip
     source = source_of(mariadb, [f"{mariadb.name}.t", f"{mariadb.name}.u"])
-    source.prepare()
-    resume_point = source.begin_log(fresh=True)
     statement = "INSERT INTO t SELECT id FROM other"
     hanging = threading.Thread(target=lambda: suppressed(mariadb, statement))
-    with opened(source, resume_point) as log:
-        mariadb.execute("INSERT INTO u VALUES (1)")
-        mariadb.execute("SET GLOBAL rpl_semi_sync_master_timeout = 1000000")
-        mariadb.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
-        mariadb.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
-        hanging.start()
-        found = events(read_rows(log, 2))
-        mariadb.server.restart(crash=True)
-        hanging.join(30)
-    assert [row["_table"] for row in found] == [f"{mariadb.name}.u", f"{mariadb.name}.t"]
-    assert mariadb.execute("SELECT * FROM t") == []
-    mariadb.execute(durable.format(1, 1))
-    with opened(source, resume_point) as log:
-        mariadb.execute(durable.format(*was))
-        read_to(log, mariadb.end_of_log())
+    with durable(mariadb) as make_durable:
+        source.prepare()
+        resume_point = source.begin_log(fresh=True)
+        with opened(source, resume_point) as log:
+            mariadb.execute("INSERT INTO u VALUES (1)")
+            mariadb.execute("SET GLOBAL rpl_semi_sync_master_timeout = 1000000")
+            mariadb.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
+            mariadb.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
+            hanging.start()
+            found = events(read_rows(log, 2))
+            mariadb.server.restart(crash=True)
+            hanging.join(30)
+        assert [row["_table"] for row in found] == [f"{mariadb.name}.u", f"{mariadb.name}.t"]
+        assert mariadb.execute("SELECT * FROM t") == []
+        make_durable()
+        with opened(source, resume_point) as log:
+            read_to(log, mariadb.end_of_log())
     noted = source._state_tables.unlogged(mariadb.connect())
     assert [*noted] == [TableName(mariadb.name, "t")]
+
+
+@contextlib.contextmanager
+def durable(mariadb: MysqlDatabase) -> Iterator[Callable[[], None]]:
+    """Have commits survive a crash within the block; return what makes them so again after one."""
+    before = [mariadb.execute(f"SELECT @@global.{name}")[0][0] for name in DURABLE]
+
+    def make_durable() -> None:
+        mariadb.execute(*(f"SET GLOBAL {name} = 1" for name in DURABLE))
+
+    make_durable()
+    try:
+        yield make_durable
+    finally:
+        mariadb.execute(*(f"SET GLOBAL {name} = {was}" for name, was in zip(DURABLE, before, strict=True)))
 
 
 def suppressed(mariadb: MysqlDatabase, statement: str) -> None:
@@ -156,16 +172,14 @@ def suppressed(mariadb: MysqlDatabase, statement: str) -> None:
         mariadb.execute(statement)
 
 
-@pytest.mark.parametrize("name", ["sync_binlog", "innodb_flush_log_at_trx_commit"])
+@pytest.mark.parametrize("name", DURABLE)
 def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
     mariadb: MysqlDatabase, name: str
 ) -> None:
     """Such a setting, for a bulk load, is gone after a crash."""
-    names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
-    before = [mariadb.execute(f"SELECT @@global.{each}")[0][0] for each in names]
     source = source_of(mariadb)
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", *(f"SET GLOBAL {each} = 1" for each in names))
-    try:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with contextlib.closing(source), durable(mariadb):
         source.prepare()
         resume_point = source.begin_log(fresh=True)
         source.check_catalog()
@@ -177,9 +191,6 @@ def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
         source.check_catalog()
         with opened(source, resume_point) as log:
             assert not log._buffer._survives_crashes
-    finally:
-        mariadb.execute(*(f"SET GLOBAL {each} = {was}" for each, was in zip(names, before, strict=True)))
-        source.close()
 
 
 @pytest.mark.only_mariadb
@@ -187,28 +198,25 @@ def test_without_the_right_to_see_table_ids_no_server_counts_as_surviving_a_cras
     mariadb: MysqlDatabase,
 ) -> None:
     """A TRUNCATE may be done and not logged, and its table's other id is not seen."""
-    names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
-    before = [mariadb.execute(f"SELECT @@global.{each}")[0][0] for each in names]
     user = f"`{mariadb.name[-30:]}`"
     mariadb.execute(
-        "CREATE TABLE t (id int PRIMARY KEY)", *(f"SET GLOBAL {each} = 1" for each in names),
-        f"CREATE USER {user} IDENTIFIED BY 'secret'", f"GRANT ALL PRIVILEGES ON *.* TO {user}",
-    )  # fmt: skip
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"CREATE USER {user} IDENTIFIED BY 'secret'",
+        f"GRANT ALL PRIVILEGES ON *.* TO {user}",
+    )
     source = source_of(mariadb, url=mariadb.server.url(user=user.strip("`"), password="secret"))
     found = []
     try:
-        source.prepare()
-        resume_point = source.begin_log(fresh=True)
-        for statement in ("REVOKE PROCESS ON *.* FROM", "GRANT PROCESS ON *.* TO"):
-            mariadb.execute(f"{statement} {user}")
-            with opened(source, resume_point) as log:
-                found.append(log._buffer._survives_crashes)
+        with durable(mariadb):
+            source.prepare()
+            resume_point = source.begin_log(fresh=True)
+            for statement in ("REVOKE PROCESS ON *.* FROM", "GRANT PROCESS ON *.* TO"):
+                mariadb.execute(f"{statement} {user}")
+                with opened(source, resume_point) as log:
+                    found.append(log._buffer._survives_crashes)
     finally:
         source.close()
-        mariadb.execute(
-            f"DROP USER {user}",
-            *(f"SET GLOBAL {each} = {was}" for each, was in zip(names, before, strict=True)),
-        )
+        mariadb.execute(f"DROP USER {user}")
     assert found == [False, True]
 
 
@@ -522,27 +530,23 @@ def test_a_statement_from_before_the_log_was_opened_explains_what_shows_only_the
 def test_a_crash_within_a_truncate_that_follows_a_logged_one_has_the_table_dumped_again(
     mariadb: MysqlDatabase,
 ) -> None:
-    durable = "SET GLOBAL sync_binlog = {}, GLOBAL innodb_flush_log_at_trx_commit = {}"
-    was = mariadb.execute("SELECT @@global.sync_binlog, @@global.innodb_flush_log_at_trx_commit")[0]
-    mariadb.execute(
-        "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)", durable.format(1, 1)
-    )
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     source, tables = source_of(mariadb), [TableName(mariadb.name, name) for name in ("t", "u")]
-    source.prepare()
-    resume_point = source.begin_log(fresh=True)
-    with opened(source, resume_point) as log:
-        read_up(mariadb, log)
-        first = source.check_catalog(dict.fromkeys(tables, str(Fingerprint()))).tables
-        mariadb.execute("TRUNCATE t")
-        read_up(mariadb, log)
-    mariadb.changed_unseen("TRUNCATE t")  # as a crash leaves it
-    mariadb.server.restart(crash=True)
-    mariadb.execute(durable.format(1, 1))
-    with opened(source, resume_point) as log:
-        mariadb.execute(durable.format(*was))
-        read_up(mariadb, log)
-        found = source.check_catalog(first).tables
-        assert [bool(source.unlogged(first[table], found[table])) for table in tables] == [True, False]
+    with durable(mariadb) as make_durable:
+        source.prepare()
+        resume_point = source.begin_log(fresh=True)
+        with opened(source, resume_point) as log:
+            read_up(mariadb, log)
+            first = source.check_catalog(dict.fromkeys(tables, str(Fingerprint()))).tables
+            mariadb.execute("TRUNCATE t")
+            read_up(mariadb, log)
+        mariadb.changed_unseen("TRUNCATE t")  # as a crash leaves it
+        mariadb.server.restart(crash=True)
+        make_durable()
+        with opened(source, resume_point) as log:
+            read_up(mariadb, log)
+            found = source.check_catalog(first).tables
+            assert [bool(source.unlogged(first[table], found[table])) for table in tables] == [True, False]
 
 
 @pytest.mark.only_mariadb
