@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from connector.config import LandingConfig
 from connector.errors import ConfigurationError, GapError
 from connector.landing.consumers import Consumer, read_record, record_path
 from connector.landing.file_groups import groups_of
-from connector.landing.manifest import LandedFile, Manifest
+from connector.landing.manifest import LandedFile, ManifestHeader
 from connector.maintenance.retention import History
 from connector.position import Moment
 from connector.reading.change_log import ChangeLog, Offset, Part
@@ -24,11 +24,18 @@ from connector.reading.change_rows import read_layout, read_rows
 from connector.schema import TableName, TableSchema
 from connector.store.factory import open_store
 from connector.store.protocol import Store
+from connector.store.read_ahead import read_ahead
 
 T = TypeVar("T")
 
 NEWEST = "newest"
 """Names the newest manifest there is."""
+
+NEARLY = timedelta(minutes=1)
+"""How much earlier a transaction's commit time may be than that of one before it in the log. PostgreSQL and
+MySQL take it microseconds before the transaction's place in the log. MariaDB logs when its last statement
+began.
+"""
 
 PARTITION_BYTES = 16 << 20
 """What one task reads at least, if there is that much. All of its files but the last are smaller than this,
@@ -86,7 +93,7 @@ class OpenChanges:
     def after(self, text: str | None) -> Offset:
         """Return the offset after the manifest that a text identifies; None: before all.
 
-        The text is a manifest's number, a position or time (the last manifest at or before it), or
+        The text is a manifest's number, a position or time (the last manifest before the first later one), or
         ``newest``. A moment before everything that ever landed gives the offset before all; `GapError` if
         manifests around it were removed.
 
@@ -144,7 +151,7 @@ class OpenChanges:
         moment = Moment.parse(text, newest.source.kind)
         if moment.manifest is not None:
             return moment.manifest
-        number = history.first_where(lambda manifest: _is_after(manifest, moment, newest), newest.number) - 1
+        number = _first_after(history, moment) - 1
         if number == newest.number:
             raise ConfigurationError(
                 f"{self._store.url}: nothing later than {moment.text} has landed, so earlier changes may"
@@ -163,9 +170,27 @@ def _id_of(consumer: str) -> str:
     return f"stream-{consumer}"
 
 
-def _is_after(manifest: Manifest, moment: Moment, newest: Manifest) -> bool:
+def _first_after(history: History, moment: Moment) -> int:
+    """Return the first manifest after a position or a commit time; the newest one's successor if none is.
+
+    Commit times are only nearly in the log's order, and which later manifests there are must not matter. So
+    of those within `NEARLY` each is looked at.
+    """
+    newest = history.newest
     if moment.position is not None:
         epoch, boundary = moment.position
-        return (manifest.epoch, manifest.position) > (newest.epoch if epoch is None else epoch, boundary)
+        after = (newest.epoch if epoch is None else epoch, boundary)
+        return history.first_where(lambda m: (m.epoch, m.position) > after, newest.number)
     assert moment.committed_at is not None, "one of the three"
-    return manifest.source_committed_at is not None and manifest.source_committed_at > moment.committed_at
+    time = moment.committed_at
+    begin = history.first_where(lambda manifest: _is_after(manifest, time, NEARLY), newest.number)
+    numbers = range(begin, newest.number + 1)
+    for number, stored in zip(numbers, read_ahead(history.reader.stored, numbers), strict=True):
+        manifest = history.get(number) if stored is None or stored.removed else stored
+        if _is_after(manifest, time):
+            return number
+    return newest.number + 1
+
+
+def _is_after(manifest: ManifestHeader, time: datetime, nearly: timedelta = timedelta(0)) -> bool:
+    return manifest.source_committed_at is not None and manifest.source_committed_at + nearly > time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -255,3 +255,20 @@ def test_a_range_is_named_by_manifests_positions_or_times() -> None:
     landed.commit(80)  # a chunk, say, at the same position
     landed.commit(81)
     assert opened(store).after("0/50").manifest == 6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_time_is_the_same_manifest_whatever_lands_later_though_times_are_not_in_order(seed: int) -> None:
+    """Else of two ranges that meet there, read one after the other, neither has what lies between."""
+    choices, store = random.Random(seed), MemoryStore()
+    times = [AT + timedelta(seconds=10 * n + choices.randrange(45)) for n in range(40)]
+    asked = [AT + timedelta(seconds=second) for second in range(60, 360, 20)]
+    landed, known = Landed(put=store.put), dict[datetime, int]()
+    landed.table(PLAIN)
+    for number, time in enumerate(times, 1):
+        landed.commit(16 * number, at=time)
+        for moment in asked:
+            if max(times[:number]) > moment:
+                found = opened(store).after(moment.isoformat()).manifest
+                assert known.setdefault(moment, found) == found
+    assert known == {at: next(n for n, time in enumerate(times) if time > at) for at in asked}
