@@ -43,6 +43,7 @@ from connector.mysql.codec.table_map import TableMap
 from connector.mysql.codec.text_rows import RowStream, TextRows, decode_rows
 from connector.mysql.codec.types import LONGLONG, ColumnType, select_expression
 from connector.mysql.connection import close, code_of, is_transient, query, quote, row, rows, text_of
+from connector.mysql.definitions.column_rights import refuse_hidden
 from connector.mysql.key_sql import KeyColumn
 from connector.mysql.log.reader import ReaderProgress
 from connector.mysql.log.visibility import Visibility
@@ -236,12 +237,14 @@ class MysqlTables:
                 layout = layout_of(self._connection, table, self._tables())
                 if layout is None or layout.table_map is None or layout.schema is None:
                     raise (layout and layout.problem) or NotYetError(f"{table}: does not exist now")
+                if not self._server.mariadb:
+                    refuse_hidden(self._connection, table, {c.name for c in layout.table_map.columns})
                 yield layout.schema, layout.table_map, low, high
             finally:
                 self._end()
 
     def _open_snapshot(self, table: TableName, progress: ReaderProgress) -> tuple[int, int]:
-        lock = f"SELECT * FROM {qualified(table)} LIMIT 0"  # the catalog hides columns that we may not read
+        lock = f"SELECT * FROM {qualified(table)} LIMIT 0"  # the catalog hides what we may not read
         if self._server.mariadb:
             return self._open_in_mariadb(table, progress, lock)
         query(self._connection, "START TRANSACTION READ ONLY")

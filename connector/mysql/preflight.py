@@ -55,7 +55,7 @@ def check(
     awaited = [facts.table for facts in found if facts.table not in busy]
     context = CheckContext(
         connection, connect, server, config, tables, state_tables, found, busy,
-        definitions.read(connection, awaited, tables), readable_tables(connection, awaited),
+        definitions.read(connection, awaited, tables), readable_tables(connection, server, awaited),
         Cascades(connection, server), variables, user,
     )  # fmt: skip
     return [

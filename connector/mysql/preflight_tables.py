@@ -14,7 +14,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import LogOffError, PreconditionError
+from connector.errors import LogOffError, PreconditionError, TableError
 from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
 from connector.mysql.catalog import (
     LOCKED,
@@ -28,6 +28,7 @@ from connector.mysql.catalog import (
     table_condition,
 )
 from connector.mysql.connection import brief_wait, code_of, is_transient, quote, rows, text_of
+from connector.mysql.definitions.column_rights import granted_by_column, refuse_hidden
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
 from connector.mysql.definitions.layouts import TRANSACTIONAL, Definition, layout_now
 from connector.mysql.definitions.session_values import depends_on_settings
@@ -127,7 +128,9 @@ def _check_views(context: CheckContext) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def readable_tables(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
+def readable_tables(
+    connection: Connection[Any], server: Server, tables: Sequence[TableName]
+) -> set[TableName]:
     """Return tables all of whose columns we may read for certain; not those among which one is locked."""
     found: set[TableName] = set()
     with brief_wait(connection):  # a statement that waits for one table keeps the others from being altered
@@ -140,7 +143,7 @@ def readable_tables(connection: Connection[Any], tables: Sequence[TableName]) ->
                     raise
                 continue
             found.update(some)
-    return found
+    return found if server.mariadb else found - granted_by_column(connection)
 
 
 _READ_AT_ONCE = 50
@@ -150,8 +153,21 @@ _READ_AT_ONCE = 50
 def _check_readable(context: CheckContext, facts: TableFacts) -> Finding | None:
     if facts.table in context.readable:
         return None
+    shown = [
+        name
+        for (name,) in rows(
+            context.connection,
+            f"SELECT column_name FROM information_schema.columns WHERE {table_condition(facts.table)}",
+        )
+    ]
     with refusals() as denied:
-        rows(context.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
+        listed = ", ".join(["*", *map(quote, shown)])  # an asterisk stands for no invisible column
+        rows(context.connection, f"SELECT {listed} FROM {qualified(facts.table)} LIMIT 0")
+    if not denied and not context.server.mariadb:
+        try:
+            refuse_hidden(context.connection, facts.table, shown)
+        except TableError as error:
+            denied = [error.reason]
     if not denied:
         return None
     grant = f"GRANT SELECT ON {qualified(facts.table)} TO {context.user};"

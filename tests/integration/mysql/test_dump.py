@@ -333,6 +333,33 @@ def test_a_table_is_not_read_without_the_columns_that_may_no_longer_be_read(mari
     assert "GRANT SELECT" in (found.value.hint or "")
 
 
+@pytest.mark.parametrize("further", ["", "GRANT TRIGGER ON t TO {user}"])
+def test_a_table_is_not_read_if_only_an_invisible_column_may_not_be_and_check_says_so(
+    mariadb: MysqlDatabase, further: str
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, `a``\n  ``b` int DEFAULT 7 INVISIBLE,"
+        " v text COMMENT '\n  `c` int')",
+        "INSERT INTO t (id) VALUES (1)",
+    )
+    url = reader_of(mariadb)
+    user, source = url.split("/")[2].split(":")[0], source_of(mariadb, url=url)
+    grants = [further.format(user=user)] if further else []
+    revoke = f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}"
+    mariadb.execute(f"GRANT SELECT (id, v) ON t TO {user}", revoke, *grants)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        with pytest.raises(TableError) as found, tables.open_chunk(of(mariadb), KeyRange()):
+            pass
+        (finding,) = [each for each in source.check() if each.table == of(mariadb)]
+        assert (finding.state, finding.detail) == ("failed", found.value.reason)
+        assert ("may not read column a`\n  `b" in finding.detail) == (bool(further) and mariadb.is_mysql)
+        assert finding.fix is not None
+        mariadb.execute(finding.fix)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "a`\n  `b": 7, "v": None}]
+        assert [each for each in source.check() if each.table == of(mariadb)] == []
+
+
 def test_a_predicate_limits_boundaries_and_rows(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
     source = source_of(mariadb)
