@@ -245,6 +245,7 @@ class PostgresTables:
             conditions, order = self._conditions(table, schema.key, key_range, where)
             relation = self._rows_of(table)
             if where is not None:
+                self._key_columns(table, schema.key)  # whose index the condition might be sought by
                 with self._condition(relation, where):
                     conditions = f" WHERE {pick_rows(self._connection, relation, conditions)}"
             query = f"SELECT {columns} FROM {relation}{conditions}"
