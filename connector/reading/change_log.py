@@ -12,7 +12,7 @@ manifest's number with that last position.
   sets of files give the same changes, in any steps, even after the originals are gone.
 - **All or an error.** If a manifest after the offset was removed, nothing is read. The landing zone must be
   the one that the offset was taken from, by the manifest's write id. It may be replaced while a query runs:
-  the manifests after the offset would then be found as soon as there are as many, those before it never read.
+  nothing would be found until there are as many manifests again, and those before the offset never read.
 
 Dumped rows are not changes. They are read with `dumps`: each chunk with the manifest that commits it.
 """

@@ -20,6 +20,8 @@ a later one with all that has landed.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +48,10 @@ from merge.shapes.before_images import OldRows
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+IDLE_CHECK_SECONDS = 60.0
+"""How often a query that finds nothing new looks whether the landing zone is still the same one."""
 
 
 class _Options(BaseModel):
@@ -241,6 +247,7 @@ class StreamReader(DataSourceStreamReader):
     _checked: bool = False
     _recorded: tuple[datetime, int] | None = None
     _opened: OpenChanges | None = field(default=None, repr=False)
+    _idle_checked: float = -math.inf
     _started: Offset | None = None
     _newest: Offset | None = None
 
@@ -256,7 +263,11 @@ class StreamReader(DataSourceStreamReader):
         if self._at is None and self._recorded is None and opened.recorded(self._consumer) is not None:
             return self._newest_at_first().to_dict()
         at = self._at or self._begin()
-        return opened.log.end(at, self._max_manifests, self._max_rows).to_dict()
+        newest = opened.log.end(at, self._max_manifests, self._max_rows)
+        if newest == at and time.monotonic() - self._idle_checked > IDLE_CHECK_SECONDS:
+            opened.log.check_unreplaced(at)  # else it would wait until the new one has as many manifests
+            self._idle_checked = time.monotonic()
+        return newest.to_dict()
 
     @_explained()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:

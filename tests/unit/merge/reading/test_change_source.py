@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import shutil
 from contextlib import suppress
@@ -24,6 +25,7 @@ from connector.landing.format import RETENTION
 from connector.landing.manifest_object import Retained
 from connector.maintenance.landing_maintenance import check_lake
 from connector.store.local import LocalStore
+from merge.reading import change_source
 from merge.reading.change_source import DeltatideSource, StreamReader
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, insert
@@ -237,7 +239,9 @@ def test_a_query_that_is_asked_for_its_end_first_is_checked_and_does_not_go_back
     assert keys(begun, begun.partitions(start, end)) == both(*range(1, 11))
 
 
-def test_a_query_stops_once_the_landing_zone_is_replaced_while_it_runs(landed: Landed) -> None:
+def test_a_query_stops_once_the_landing_zone_is_replaced_while_it_runs(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The new zone's first manifests have numbers that the query has passed: it would never read them."""
     reader = stream(landed)
     start, end = reader.initialOffset(), reader.latestOffset()
@@ -248,12 +252,29 @@ def test_a_query_stops_once_the_landing_zone_is_replaced_while_it_runs(landed: L
     replaced = Landed.local(folder, writer="another-")
     replaced.table(ORDERS)
     land(replaced, *range(20, 30))
+    monkeypatch.setattr(change_source, "IDLE_CHECK_SECONDS", math.inf)
     assert reader.latestOffset() == end
     land(replaced, 30)
     with pytest.raises(DeltatideError, match="the landing zone was replaced"):
         reader.partitions(end, reader.latestOffset())
     with pytest.raises(DeltatideError, match="the landing zone was replaced"):
         stream(replaced).partitions(start, end)  # the first batch, planned but not processed before
+
+
+def test_an_idle_query_stops_though_the_new_landing_zone_has_fewer_manifests_yet(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_source, "IDLE_CHECK_SECONDS", 0)
+    reader = stream(landed)
+    start, end = reader.initialOffset(), reader.latestOffset()
+    reader.partitions(start, end)
+    assert reader.latestOffset() == end
+    shutil.rmtree(Path(landed.url) / "shop")
+    replaced = Landed.local(Path(landed.url), writer="another-")
+    replaced.table(ORDERS)
+    land(replaced, 1)
+    with pytest.raises(DeltatideError, match="the landing zone was replaced"):
+        reader.latestOffset()
 
 
 def test_a_configuration_file_names_the_landing_zone(landed: Landed, tmp_path: Path) -> None:
