@@ -220,10 +220,7 @@ def read_commits(
 
 
 def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
-    """Return whether a table's version that a cut names is still the state that the cut recorded.
-
-    Also False if its history no longer has that version. The caller compares the table's id.
-    """
+    """Return whether a version that a cut names is there as it was recorded; callers compare table ids."""
     return newest_unchanged(spark, target, source, [frontier]) is not None
 
 
@@ -237,12 +234,15 @@ def newest_unchanged(
     if not frontiers:
         return None
     rows = read_history(spark, target, min(frontier.version or 0 for frontier in frontiers))
-    marks, versions = _marks(rows, source), {row["version"] for row in rows}
-    for frontier in frontiers:
-        at = frontier.version
-        if at is not None and at in versions and not _was_replaced(rows, marks, frontier):
-            return replace(frontier, manifest=marks[at].manifest) if at in marks else frontier
-    return None
+    held = next((frontier for frontier in frontiers if is_version_of(rows, source, frontier)), None)
+    mark = None if held is None else _marks(rows, source).get(held.version or 0)
+    return held if held is None or mark is None else replace(held, manifest=mark.manifest)
+
+
+def is_version_of(rows: Sequence[Row], source: str, frontier: Frontier) -> bool:
+    """Return whether a history has a frontier's version, as far as is known the same commit. Pure."""
+    known = any(row["version"] == frontier.version for row in rows)
+    return known and not _was_replaced(rows, _marks(rows, source), frontier)
 
 
 def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:

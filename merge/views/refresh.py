@@ -45,6 +45,7 @@ from merge.lake.commits import (
     Mark,
     alters_columns,
     has_rows_of,
+    is_version_of,
     keeps_rows_since,
     newest_written,
     read_commits,
@@ -181,14 +182,14 @@ class Refresh:
         if found is None or found[1].manifest > self.manifest.number:
             return None
         made_of = provenance(found[0])
-        # A cut records a version only after its commit was checked. If that is not there, or of a later
-        # manifest, which the cut could not know, files were restored from an older copy.
+        # A cut records a version only after its commit was checked. If that is not there any more, or another
+        # one, or ours of a later manifest, which the cut could not know, files were restored from a copy.
         at = self.frontier
         recorded = (
             at.id == id_
-            and at.version is not None
-            and found[0]["version"] <= at.version <= history[0]["version"]
+            and found[0]["version"] <= (at.version or -1)
             and found[1].manifest <= at.manifest
+            and is_version_of(history, self._source, at)
         )
         written = _Written(found[0]["version"], found[1], made_of, recorded)
         return written if recorded or self._continues(written) else None

@@ -58,15 +58,18 @@ def test_a_cut_vouches_only_for_commits_that_it_can_know(
     assert (found is not None) == counts
 
 
-@pytest.mark.parametrize(("upto", "named"), [(9, 9), (8, 7)])
+@pytest.mark.parametrize(
+    ("since", "named"),
+    [([commit(9, "CHANGE COLUMN", 10)], 9), ([], 7), ([commit(9, "OPTIMIZE"), commit(10, "OPTIMIZE")], 7)],
+)
 def test_an_unchanged_view_is_recorded_at_a_version_that_is_there(
-    monkeypatch: pytest.MonkeyPatch, upto: int, named: int
+    monkeypatch: pytest.MonkeyPatch, since: list[dict[str, Any]], named: int
 ) -> None:
-    """Upkeep has renewed it, or its files were restored from a copy of before that."""
+    """Upkeep has renewed it; or files were restored from a copy of before that, and perhaps rewritten."""
     made_of = {"query": View("a", "SELECT 1").definition, "inputs": {}, "spark": "4.1.4"}
-    rows = [commit(7, "WRITE", 8, **made_of), commit(8, "OPTIMIZE"), commit(9, "CHANGE COLUMN", 10)]
+    rows = [commit(7, "WRITE", 8, **made_of), commit(8, "OPTIMIZE"), *since]
     monkeypatch.setattr(module, "table_id", lambda *_: "v")
-    refresh = of_history(monkeypatch, Frontier(10, 9, "v"), *(row for row in rows if row["version"] <= upto))
+    refresh = of_history(monkeypatch, Frontier(10, 9, "v"), *rows)
     report = refresh._unchanged()
     assert report is not None
     assert report.version == named
