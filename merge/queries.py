@@ -374,8 +374,8 @@ def _as_of(
         if (reason := _why_gone(spark, config, target, state, frontier)) is not None:
             raise ConfigurationError(
                 f"{target.name} {reason} after the cut of manifest {row['manifest']}",
-                hint="choose a newer cut: deltatide cuts; if the newest is refused too, run"
-                f" {_built_anew_by(config, table)}",
+                hint="choose a newer cut: deltatide cuts; if the newest is refused too,"
+                f" {_built_anew_by(config, target)}",
             )
         assert state is not None, "else it is gone"
         assert frontier.version is not None, "of a table that is there"
@@ -389,13 +389,19 @@ def _as_of(
     return frames
 
 
-def _built_anew_by(config: Config, table: TableName) -> str:
-    """Return the command that has a Delta table built anew which lost the newest cut's version."""
+def _built_anew_by(config: Config, target: Target) -> str:
+    """Return what has a Delta table built anew which lost the newest cut's version."""
+    table, shape = target.table, shapes_of(config).get(target.table)
     if table.namespace == VIEWS and table.name in config.views:
-        return f"deltatide views refresh {shlex.quote(table.name)} --full"
-    shape = shapes_of(config).get(table)
-    dumped = shape.table if shape is not None else table
-    return f"deltatide dump {shlex.quote(str(dumped))}, then merge: that rebuilds the table"
+        return f"run deltatide views refresh {shlex.quote(table.name)} --full"
+    dump = f"run deltatide dump {shlex.quote(str(shape.table if shape is not None else table))}, then merge"
+    if shape is None:
+        return f"{dump}: that rebuilds the table"
+    # A shape that is there is not rebuilt. None of its changes is in a dump, which may be refused, too.
+    change = f"the next merge that has a change of {shape.table}"
+    then = change if shape.kind == "changes" else f"{dump}: that"
+    drop = target.hint_to_drop("copy what you need and drop it, if it is still there")
+    return f"{drop}; {then} begins a new one with what the landing zone has kept"
 
 
 def _check_built(

@@ -223,14 +223,23 @@ def test_a_damaged_file_of_a_shape_is_not_said_to_be_replaced_by_a_dump() -> Non
     ]
 
 
-def test_what_rebuilds_a_shape_is_a_dump_of_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_that_lost_its_version_is_begun_anew_once_it_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A dump brings a history something, but no changes: it did not lead out."""
     monkeypatch.setattr(queries, "read_state", lambda *_: None)
-    at = Row(manifest=1, version=3, id="id")
-    row: Any = {"manifest": 1, "tables": {str(CHANGES): at}}
     config = configured({"url": "file:///lake"}, "public.orders")
-    with pytest.raises(ConfigurationError) as caught:
-        queries._as_of(Mock(), config, row, lambda names, _: names, named=True)
-    assert "deltatide dump public.orders, then merge" in str(caught.value.hint)
+
+    def hint(name: TableName) -> str:
+        row: Any = {"manifest": 1, "tables": {str(name): Row(manifest=1, version=3, id="id")}}
+        with pytest.raises(ConfigurationError) as caught:
+            queries._as_of(Mock(), config, row, lambda names, _: names, named=True)
+        return str(caught.value.hint)
+
+    dropped = "copy what you need and drop it, if it is still there; "
+    assert f"{dropped}the next merge that has a change of public.orders begins a new one" in hint(CHANGES)
+    history = hint(Shape(ORDERS, "history").name)
+    assert f"{dropped}run deltatide dump public.orders, then merge: that begins a new one" in history
 
 
 def test_a_table_is_not_rebuilt_into_the_place_of_a_shape() -> None:

@@ -19,6 +19,7 @@ from merge.lake.target import (
     TABLE_PROPERTY,
     Target,
     TargetState,
+    targets_of,
 )
 from merge.queries import _built_anew_by
 from merge.views import listing
@@ -59,7 +60,12 @@ def test_a_view_whose_name_a_source_table_has_is_not_current_though_that_is(
 def test_a_view_whose_version_is_lost_is_built_anew_by_a_refresh_and_a_table_by_a_dump() -> None:
     views = {"spent": ViewConfig(sql="SELECT 1")}
     config = config_of("/landing", "/lake").model_copy(update={"views": views})
-    assert _built_anew_by(config, TableName("views", "spent")) == "deltatide views refresh spent --full"
+
+    def hint_for(namespace: str, name: str) -> str:
+        table = TableName(namespace, name)
+        return _built_anew_by(config, targets_of(config, [table])[table])
+
+    assert hint_for("views", "spent") == "run deltatide views refresh spent --full"
     # A source may have a namespace of that name, too.
-    for other in (TableName("views", "a"), TableName("public", "spent")):
-        assert _built_anew_by(config, other).startswith(f"deltatide dump {other}, then merge")
+    for other in ("views.a", "public.spent"):
+        assert hint_for(*other.split(".")).startswith(f"run deltatide dump {other}, then merge")
