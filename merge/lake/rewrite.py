@@ -77,7 +77,7 @@ class Rewrite:
 
     def continued(self, frontier: Frontier, last: Mark | None) -> TableReport:
         """Rewrite a table that others have changed since a frontier; `last`: its greatest mark."""
-        known = self._recorded(frontier)
+        known = self._recorded(frontier, last)
         if known is None or known.version is None:
             return self.from_nothing(last)
         return self._rewritten(known.manifest, Base(self.target, known.version), last)
@@ -97,7 +97,7 @@ class Rewrite:
         continues = state is not None and state.id == frontier.id
         if state is not None and ownership_error(state, self.target, source, plan.state.key):
             continues = False  # its rows have another key
-        known = self._recorded(frontier) if continues and swept is not None else None
+        known = self._recorded(frontier, last) if continues and swept is not None else None
         if known is None or known.version is None or swept is None:
             if self._forgets(state):
                 log.warning(
@@ -112,16 +112,24 @@ class Rewrite:
         """Rewrite a table from the landing zone alone; `last`: its greatest mark."""
         return self._commit(0, None, last)
 
-    def _recorded(self, frontier: Frontier) -> Frontier | None:
-        """Return the newest recorded frontier, which has the rows marked as deleted, or None."""
+    def _recorded(self, frontier: Frontier, last: Mark | None) -> Frontier | None:
+        """Return the newest recorded frontier, which has the rows marked as deleted, or None.
+
+        `last`: the table's greatest mark.
+        """
         if not self.target.soft or frontier.id is None:
             return None
         known = recorded_frontiers(self.spark, self.config, self.target.table, frontier.id, frontier.manifest)
         state = read_state(self.spark, self.target)
-        since = 0 if state is None else state.built_since
+        since, generation = (0, 0) if state is None else (state.built_since, state.generation)
         # After a RESTORE, newer versions may have other columns or masks than these properties say.
-        fits = [each.built is None or each.is_built_with(self.target.built_with) for each in known]
-        known = [at for at, its in zip(known, fits, strict=True) if its and (at.version or 0) >= since]
+        restored = last is not None and last.generation > generation
+        known = [
+            at
+            for at in known
+            if (at.version or 0) >= since
+            and (not restored if at.built is None else at.is_built_with(self.target.built_with))
+        ]
         source = self.config.source.name
         # Usually the newest one, whose history is short.
         return newest_unchanged(self.spark, self.target, source, known[:1]) or newest_unchanged(
