@@ -61,20 +61,21 @@ def new_session(region: str | None = None) -> boto3.session.Session:
 class _Chain:
     """botocore's chain of providers; what it finds is renewed ahead.
 
-    Not what our environment gives, which nobody changes: the store says when that has expired.
+    Not what our environment gives, which nobody changes: when it has expired is for the store to say, or for
+    whoever gives a role for it.
     """
 
     def __init__(self, chain: Any) -> None:
         self._chain = chain
+        sourcers = [getattr(provider, "_credential_sourcer", None) for provider in chain.providers]
+        sources = [each for sourcer in sourcers for each in getattr(sourcer, "_providers", ())]
+        environments: list[Any] = [e for e in (*chain.providers, *sources) if isinstance(e, EnvProvider)]
+        for environment in environments:
+            environment._mapping["expiry_time"] = ""  # no variable's name
 
     def load_credentials(self) -> Credentials | None:
         found: Credentials | None = self._chain.load_credentials()
-        if isinstance(found, RefreshableCredentials):
-            if found.method != EnvProvider.METHOD:
-                return RenewedAhead(found)
-            held: Any = found
-            return Credentials(held._access_key, held._secret_key, held._token, held.method)
-        return found
+        return RenewedAhead(found) if isinstance(found, RefreshableCredentials) else found
 
 
 class RenewedAhead(Credentials):

@@ -116,7 +116,7 @@ def test_credentials_that_the_store_calls_expired_are_a_passing_failure_if_they_
 
 
 def test_credentials_of_the_environment_are_not_renewed_and_the_store_says_when_they_have_expired(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     """With their expiry, as `aws configure export-credentials` writes them."""
     monkeypatch.delenv("AWS_PROFILE", raising=False)
@@ -128,6 +128,14 @@ def test_credentials_of_the_environment_are_not_renewed_and_the_store_says_when_
     assert found is not None
     assert found.get_frozen_credentials()[:3] == ("key", "secret", "token")
     assert not isinstance(found, RenewedAhead)
+    # As those with which a role is asked for, too.
+    (tmp_path / "config").write_text("[profile any]\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "any")
+    chain = new_session("us-east-1")._session.get_component("credential_provider")._chain
+    role = next(provider for provider in chain.providers if provider.METHOD == "assume-role")
+    source = role._credential_sourcer.source_credentials("Environment")
+    assert source.get_frozen_credentials()[:3] == ("key", "secret", "token")
 
 
 def test_a_thread_that_can_not_start_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
