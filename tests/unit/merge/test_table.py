@@ -30,11 +30,14 @@ from merge.table import (
     LITTLE_BYTES,
     SMALL_BYTES,
     TINY_BYTES,
+    Beginning,
     TableJob,
+    beginning_of,
     beginning_of_another,
     idle_frontier,
     settings_for,
 )
+from tests.support.landing.landed import Landed, config_of, schema_of
 
 
 def state_of(size: int) -> TargetState:
@@ -104,6 +107,29 @@ def test_an_idle_table_is_looked_at_unless_it_is_known_to_be_built_as_configured
     for target, at, properties in ((plain, None, rebuilt), (plain, known, rebuilt), (masked, AS_LANDED, {})):
         with pytest.raises(TableError, match="was built with"):
             looked(target, Frontier(9, 8, "id", built=at), properties)
+
+
+def test_a_table_that_no_cut_knows_is_refused_if_it_was_merged_from_another_landing_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its fences would skip what has landed in this one, up to the number that the other one had."""
+    landed: Any = Landed(writer="here-")
+    landed.root = "landing/shop"
+    orders = schema_of("public.orders", id="int")
+    landed.table(orders)
+    landed.commit(10)
+    monkeypatch.setattr(table, "recorded_frontiers", lambda *_: [])
+
+    def begins(write_id: str) -> Beginning:
+        last = Mark("shop", 1, write_id=write_id)
+        monkeypatch.setattr(table, "read_commits", lambda *_: Mock(last=last))
+        target = Target(orders.table, "orders")
+        return beginning_of(Mock(), config_of("/landing", "/lake"), landed, target, "id", Frontier(0))
+
+    assert begins(landed.get(1).write_id).trusted
+    with pytest.raises(TableError, match="up to manifest 1 of another landing zone") as refused:
+        begins("there-1")
+    assert "drop that Delta table" in str(refused.value.hint)
 
 
 def test_merging_another_delta_table_begins_where_that_one_is_recorded(

@@ -107,3 +107,22 @@ def test_a_refused_comment_stops_no_table_unless_another_job_came_first(
     else:
         assert evolve() == state
         assert "keeps its comments, as a new one was refused: comment is too long" in caplog.text
+
+
+def test_a_table_in_which_somebody_has_moved_fields_of_ours_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Structs are inserted by place: positions would land in one another's fields."""
+    monkeypatch.setattr(schema, "check_owner", lambda *_: None)
+    target, mark = Target(ORDERS.table, "delta.`/lake/public/orders`"), Mock(source="shop")
+
+    def evolve(*fields: str) -> TargetState:
+        state = TargetState(
+            "id", {"id": "int"}, {}, 0, 0, structs={"_cdc": fields, "of_others": ("seq", "op")}
+        )
+        return create_or_evolve_target(Mock(version="4.1.4"), target, state, mark, ORDERS)
+
+    assert evolve("op", "epoch", "theirs", "lsn", "seq").id == "id"
+    with pytest.raises(TableError, match="the fields of _cdc in another order") as refused:
+        evolve("op", "epoch", "seq", "lsn")
+    assert refused.value.hint == f"ALTER TABLE {target.name} ALTER COLUMN _cdc.lsn AFTER epoch"
