@@ -49,7 +49,6 @@ def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
     assert zone.rows() == [(2, 9, "x"), (4, 4, "x")]
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("what", [pytest.param("truncate", marks=pytest.mark.soak), "sweep"])
 def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too(
     zone: Zone, monkeypatch: pytest.MonkeyPatch, what: str
