@@ -342,9 +342,12 @@ def _rewrite_reason(before: list[str], clauses: list[_Token], left: list[str]) -
         return f"ALTER TABLE ... {found[0]}"
     if "ENGINE" in left and "INNODB" not in left:
         return "ALTER TABLE ... ENGINE"  # another engine may store no rows
-    for word, after in pairwise(left):
-        if word in ("DROP", "TRUNCATE") and after == "PARTITION":
+    pairs = [*pairwise(left)]
+    for word, after in pairs:
+        if word in _LOSES_ROWS and after == "PARTITION":
             return f"ALTER TABLE ... {word} PARTITION"
+    if ("REORGANIZE", "PARTITION") in pairs and ("VALUES", "IN") in pairs:
+        return "ALTER TABLE ... REORGANIZE PARTITION"  # rows of a value that no list has any more are gone
     if "REFERENCES" in left and not {"CASCADE", "SET"}.isdisjoint(left):
         return "ALTER TABLE ... FOREIGN KEY"  # it may change rows and be dropped before a check sees it
     if "DROP" in left and "ADD" in left:
@@ -354,6 +357,9 @@ def _rewrite_reason(before: list[str], clauses: list[_Token], left: list[str]) -
             return f"ALTER TABLE ... ADD {both[0]}"
     return None
 
+
+_LOSES_ROWS = frozenset("DROP TRUNCATE REBUILD REPAIR".split())
+"""The last two move rows that are in a partition that is not theirs, and delete those that belong to none."""
 
 _MAKES_NOT_NULL = (("PRIMARY", "KEY"), ("PERIOD", "FOR"), ("PERIOD", "IF"))
 """Begins of definitions whose columns become NOT NULL: without strict sql_mode, their nulls become zeros."""
