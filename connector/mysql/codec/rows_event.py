@@ -38,6 +38,14 @@ _VERSION_2 = (
     *(BINLOG.WRITE_ROWS_EVENT_V2, BINLOG.UPDATE_ROWS_EVENT_V2, BINLOG.DELETE_ROWS_EVENT_V2),
     PARTIAL_UPDATE,
 )
+CASCADING = frozenset((BINLOG.UPDATE_ROWS_EVENT_V2, BINLOG.DELETE_ROWS_EVENT_V2, PARTIAL_UPDATE))
+"""MySQL's changes that foreign keys may carry on to other tables."""
+
+SQL_KEYS_OR_NONE = 0x10 | 0x02
+"""Flags of rows events, USE_SQL_FOREIGN_KEY_F (from MySQL 9.6 on) and NO_FOREIGN_KEY_CHECKS_F: what foreign
+keys did is in the log, too, or they did nothing.
+"""
+
 _MARIADB_UPDATE = BINLOG.UPDATE_ROWS_EVENT_V1
 _UPDATES = (_MARIADB_UPDATE, BINLOG.UPDATE_ROWS_EVENT_V2, PARTIAL_UPDATE)
 

@@ -58,12 +58,15 @@ _TEMPORARY = "/#sql"
 
 
 class Cascades:
-    """The foreign keys of all tables at the moment of its creation. Used by one thread."""
+    """The foreign keys of all tables at the moment of its creation. Used by one thread.
 
-    def __init__(self, connection: Connection[Any], server: Server) -> None:
+    `native`: the log has changes of another server, which did not log what foreign keys do.
+    """
+
+    def __init__(self, connection: Connection[Any], server: Server, *, native: bool = False) -> None:
         self._connection = connection
         self._having: set[TableName] | None = set()
-        if _unlogged(connection, server):
+        if native or _unlogged(connection, server):
             self._having = _in_innodb(connection, server) if server.mariadb else _in_catalog(connection)
 
     def of(self, table: TableName) -> list[str]:
@@ -74,7 +77,10 @@ class Cascades:
 
 
 def _unlogged(connection: Connection[Any], server: Server) -> bool:
-    """Return whether foreign keys change rows without logging: MySQL logs them since 9.6, by default."""
+    """Return whether the server's own foreign keys change rows without logging: MySQL logs them since 9.6.
+
+    By default, and not of what it applies of a server that does not (`connector.mysql.log.transaction`).
+    """
     if server.mariadb or server.release < (9, 6):
         return True
     found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")

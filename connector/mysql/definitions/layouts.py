@@ -37,6 +37,7 @@ from connector.mysql.connection import code_of, quote
 from connector.mysql.definitions.digests import COLUMNS, INDEXES, digest_of, read_digests, read_rows
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
 from connector.mysql.log.schema_cache import ResolvedLayout
+from connector.mysql.log.transaction import NativeKeys
 from connector.mysql.server import Server
 from connector.schema import TableName
 
@@ -166,12 +167,13 @@ def layouts_of(
     found: Sequence[TableFacts],
     settings: Mapping[TableName, TableConfig],
     busy: set[TableName] | None = None,
+    native_keys: NativeKeys | None = None,
 ) -> list[ResolvedLayout]:
     """Return each table's current layout; with a problem if its log or snapshots are not exact.
 
     Omits those in `busy`, and those locked now; without `busy`, a lock is an error.
     """
-    cascades = Cascades(connection, server)
+    cascades = Cascades(connection, server, native=native_keys is not None and native_keys.seen)
     awaited = [facts for facts in found if busy is None or facts.table not in busy]
     known = definitions.read(connection, [facts.table for facts in awaited], settings)
     layouts = []

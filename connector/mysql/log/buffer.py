@@ -25,6 +25,7 @@ from connector.errors import BugError, NotYetError
 from connector.landing.manifest import LastCommit
 from connector.mysql import log_identity
 from connector.mysql.catalog_fingerprint import Statements
+from connector.mysql.codec.rows_event import CASCADING, SQL_KEYS_OR_NONE
 from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions
 from connector.mysql.gtid import Gtids
 from connector.mysql.log import events
@@ -39,6 +40,7 @@ from connector.mysql.log.packet import (
     FILE_START,
     FLAGS,
     HEADER,
+    ROWS_FLAGS,
     TABLE_ID,
     TYPE,
     TYPE_IN_EVENT,
@@ -48,7 +50,7 @@ from connector.mysql.log.packet import (
 )
 from connector.mysql.log.pending_events import EVENT_OVERHEAD, PendingRows, announcement
 from connector.mysql.log.schema_cache import SchemaCache
-from connector.mysql.log.transaction import OnePhaseCommits
+from connector.mysql.log.transaction import NativeKeys, OnePhaseCommits
 from connector.mysql.log.transaction_payload import Payload
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position, pack_binlog_position, unpack_binlog_position
@@ -67,7 +69,8 @@ class LogBuffer:
     in `one_phase` (`connector.mysql.log.transaction`) are.
 
     `locked`: why the layout of a table in the next event can't be known now; it and what follows wait.
-    `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`.
+    `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`;
+    `native_keys`: see `connector.mysql.log.transaction`.
     """
 
     def __init__(
@@ -80,11 +83,13 @@ class LogBuffer:
         cut_off: set[Position] | None = None,
         prepared: dict[str, set[TableName]] | None = None,
         one_phase: OnePhaseCommits | None = None,
+        native_keys: NativeKeys | None = None,
         *,
         survives_crashes: bool = True,
     ) -> None:
         self.position = position
         self.one_phase = one_phase or OnePhaseCommits()
+        self._native_keys = native_keys or NativeKeys()
         self._epoch = epoch
         # Since 11.4, MariaDB's events carry their end only at the begin and the end of a transaction.
         self._ends_may_lack = schema_cache.mariadb
@@ -134,7 +139,7 @@ class LogBuffer:
         files, groups, pending = self._files, self._groups, self._pending
         offset, ordinal = files.offset, groups.ordinal
         payloads, ordinals, current = pending.payloads, pending.ordinals, pending.current
-        ends_may_lack = self._ends_may_lack
+        ends_may_lack, native_keys = self._ends_may_lack, self._native_keys
         size = 0
         left = iter(packets)
         for packet in left:
@@ -160,6 +165,8 @@ class LogBuffer:
                     payloads.append(packet)
                     ordinals.append(ordinal)
                     size += len(packet) + EVENT_OVERHEAD
+                if kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
+                    native_keys.seen = True
                 ordinal += 1
             elif kind == TABLE_MAP:
                 try:
@@ -243,6 +250,8 @@ class LogBuffer:
                     raise BugError(f"a rows event without a table map, {self._files}")
                 if known.schema is not None and not groups.skips_rows:
                     pending.hold(packet, groups.ordinal)
+                if kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
+                    self._native_keys.seen = True
                 groups.ordinal += 1
             else:
                 self._handle_control(kind, packet, payload.end)

@@ -33,6 +33,8 @@ FILE_START = 4
 
 TYPE, FLAGS, BODY = 5, 18, BASE + HEADER
 TABLE_ID = slice(BODY, BODY + 6)
+ROWS_FLAGS = TABLE_ID.stop
+"""In a rows event, after the table's id: the first of two bytes."""
 
 TYPE_IN_EVENT, SIZE_IN_EVENT = TYPE - BASE, 9
 """The same where there is no status byte."""

@@ -49,6 +49,24 @@ class OpenTransaction:
         self.begins.append(begin)
 
 
+@dataclass
+class NativeKeys:
+    """Whether a server's log has shown changes without what foreign keys did along with them (`seen`).
+
+    MySQL logs that from 9.6 on, but not of changes that it applies in InnoDB's way: those that an older
+    server has logged, or one so configured. Kept when the log is reopened. Written by one thread, read by
+    any.
+    """
+
+    seen: bool = False
+    server: str = ""
+
+    def begin(self, server: str) -> None:
+        """Begin anew with another server's log."""
+        if server != self.server:
+            self.server, self.seen = server, False
+
+
 class LogBegin(NamedTuple):
     """Where an epoch's log is read from; 0 once all before it is visible.
 

@@ -31,6 +31,7 @@ from tests.support.agent.mysql_agents import (
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import read_all, reader_of, source_of, unanswered
 from tests.support.source.reading import events, following, opened, ops, read_rows, read_to
+from tests.support.source.replication import replicated
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -592,3 +593,42 @@ def read_up(mariadb: MysqlDatabase, log: MysqlLogReader) -> None:
 def checked(source: MysqlSource, table: TableName, known: str) -> str:
     """Return a table's fingerprint after a check of the catalog."""
     return source.check_catalog({table: known}).tables[table]
+
+
+def test_what_foreign_keys_do_at_a_replica_quarantines_their_tables_once_its_primary_does_not_log_it(
+    tmp_path: Path,
+) -> None:
+    """As MySQL before 9.6 does not, nor a later release if so configured. Nor does its replica then."""
+    cascades = "FOREIGN KEY (p) REFERENCES parent (id) ON DELETE"
+    with replicated("mysql", tmp_path, "cascades") as pair:
+        pair.primary.execute(
+            "CREATE TABLE parent (id int PRIMARY KEY)",
+            f"CREATE TABLE gone (id int PRIMARY KEY, p int, {cascades} CASCADE)",
+            f"CREATE TABLE kept (id int PRIMARY KEY, p int, {cascades} RESTRICT)",
+            "INSERT INTO parent VALUES (1), (2), (3)", "INSERT INTO gone VALUES (1, 1), (2, 2), (3, 3)",
+        )  # fmt: skip
+        pair.wait_applied()
+
+        def quarantined() -> dict[str, str | None]:
+            newest = newest_manifest(store)
+            assert newest is not None
+            return {t.name: its.reason for t, its in newest.tables.items() if its.state == "quarantined"}
+
+        with agent(pair.replica, tmp_path / "landing") as store:
+            wait_caught_up(pair.replica, store)
+            pair.primary.execute("DELETE FROM parent WHERE id = 1")
+            pair.wait_applied()
+            wait_caught_up(pair.replica, store)
+            assert is_equal(pair.replica, store, "gone")
+            pair.primary.server.settings["innodb-native-foreign-keys"] = "ON"
+            pair.primary.restart()
+            pair.primary.execute("SET foreign_key_checks = 0", "DELETE FROM parent WHERE id = 3")
+            pair.wait_applied()
+            wait_caught_up(pair.replica, store)
+            assert quarantined() == {}
+            pair.primary.execute("DELETE FROM parent WHERE id = 2")
+            pair.wait_applied()
+            wait_until(lambda: list(quarantined()) == ["gone"], "it is quarantined", seconds=20)
+            assert "CASCADE" in (quarantined()["gone"] or "")
+            wait_caught_up(pair.replica, store)
+            assert is_equal(pair.replica, store, "parent")

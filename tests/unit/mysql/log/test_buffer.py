@@ -9,10 +9,12 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
+from pymysqlreplication.constants import BINLOG
 
 from connector.errors import BugError, NotYetError, PreconditionError, TransientError
 from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
+from connector.mysql.codec.rows_event import PARTIAL_UPDATE
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
 from connector.mysql.codec.types import LONG, ColumnType
 from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
@@ -20,7 +22,7 @@ from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.packet import BODY, END
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout
-from connector.mysql.log.transaction import OnePhaseCommits
+from connector.mysql.log.transaction import NativeKeys, OnePhaseCommits
 from connector.mysql.state_tables import StateTables
 from connector.position import Position, pack_binlog_position
 from connector.schema import TableName
@@ -78,15 +80,16 @@ class Log:
     def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4, gtids: Gtids | None = None) -> None:
         self.cut_off: set[Position] = set()
         self.prepared: dict[str, set[TableName]] = {}
-        self.gtids, self.one_phase = gtids, OnePhaseCommits()
+        self.gtids, self.one_phase, self.native_keys = gtids, OnePhaseCommits(), NativeKeys()
         self.open(file, offset, tail)
 
     def open(self, file: int, offset: int, tail: int) -> None:
         """Open the log, again with what was found out before."""
         position = pack_binlog_position(file, offset)
         self.buffer = LogBuffer(
-            1, position, SchemaCache(), self.gtids, None, self.cut_off, self.prepared, self.one_phase
-        )
+            1, position, SchemaCache(), self.gtids, None, self.cut_off, self.prepared, self.one_phase,
+            self.native_keys,
+        )  # fmt: skip
         self.file, self.offset, self.tail = file, offset, tail
         self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
         described = bytes(57) + bytes([15]) * 40 + bytes([1 if tail else 0])
@@ -193,6 +196,38 @@ def test_transactions_of_mysql_come_whole_at_their_begin(tail: int) -> None:
     cdc = batch.table.column("_cdc")[0].as_py()
     assert cdc["txid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f:5"
     assert cdc["committed_at"].timestamp() == SECONDS + 0.123456
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "flags", "seen"),
+    [
+        (BINLOG.DELETE_ROWS_EVENT_V2, 0x01, True),
+        (BINLOG.UPDATE_ROWS_EVENT_V2, 0x05, True),
+        (PARTIAL_UPDATE, 0x00, True),
+        (BINLOG.DELETE_ROWS_EVENT_V2, 0x11, False),  # what foreign keys did is in the log
+        (BINLOG.UPDATE_ROWS_EVENT_V2, 0x02, False),  # they did nothing
+        (BINLOG.WRITE_ROWS_EVENT_V2, 0x00, False),
+        (BINLOG.DELETE_ROWS_EVENT_V1, 0x00, False),  # MariaDB's, which never has it
+    ],
+)
+def test_a_change_without_what_foreign_keys_did_is_seen_whichever_table_it_is_of(
+    kind: int, flags: int, seen: bool, compressed: bool
+) -> None:
+    log = Log()
+    mapped, body = log.rows(1, table="elsewhere.t", write=False)
+    body = body[:6] + bytes([flags]) + body[7:]
+    log.gtid()
+    if compressed:
+        inner = [log.event(k, b, end=0, tail=0) for k, b in ((19, mapped), (kind, body))]
+        log.write(events.TRANSACTION_PAYLOAD, payload_of(inner, None))
+    else:
+        log.query("BEGIN")
+        log.write(19, mapped)
+        log.write(kind, body)
+    assert log.native_keys.seen == seen
+    log.native_keys.begin("another server")
+    assert not log.native_keys.seen
 
 
 def test_what_precedes_a_table_that_is_locked_can_be_taken_and_what_follows_waits(
@@ -549,7 +584,11 @@ def payload(events_of: int, codec: str | None = "zstd", announced: int = 0) -> b
     mapped, _ = inner.rows(1, write=False)
     parts = [(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"), (19, mapped)]
     parts += [(23, inner.rows(2 * n + 1, 2 * n + 2, write=False)[1]) for n in range(events_of)]
-    data = b"".join(inner.event(kind, body) for kind, body in [*parts, (16, bytes(8))])
+    return payload_of([inner.event(kind, body) for kind, body in [*parts, (16, bytes(8))]], codec, announced)
+
+
+def payload_of(inner: list[bytes], codec: str | None, announced: int = 0) -> bytes:
+    data = b"".join(inner)
     body = pa.compress(data, codec, asbytes=True) if codec else data
     fields = b"\2\1\0" if codec else b"\2\3\xfc\xff\0"
     sizes = ((3, len(data) + announced), (1, len(body)))
