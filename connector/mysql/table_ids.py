@@ -1,6 +1,7 @@
 """What of a table changes whenever it is rebuilt, and when a reading of it is judged (`catalog_fingerprint`).
 
-- MariaDB: InnoDB's table ids, which need PROCESS.
+- MariaDB: InnoDB's table ids, which need PROCESS. Not of partitions that hold former versions of rows, which
+  never land: the server adds them by itself, without logging it (``PARTITION BY SYSTEM_TIME ... AUTO``).
 - MySQL: the ids of tablespaces, each of one table or partition, and the time when the table was defined. Any
   statement that copies a table changes both, OPTIMIZE NO_WRITE_TO_BINLOG TABLE, too; TRUNCATE changes only
   the former, ALTER of the definition alone only the latter. From 9 on at the latest, the former need PROCESS.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -46,8 +48,12 @@ def decoded_name(column: str) -> tuple[str, str]:
     return _decoded(namespace), _decoded(f"SUBSTRING_INDEX(SUBSTRING_INDEX({name}, '#P#', 1), '#p#', 1)")
 
 
+_AFTER_TABLE = "SUBSTRING_INDEX(SUBSTRING_INDEX(name, '#P#', -1), '#p#', -1)"
+_PARTITION_NAME = _decoded(f"SUBSTRING_INDEX(SUBSTRING_INDEX({_AFTER_TABLE}, '#SP#', 1), '#sp#', 1)")
+"""Of a table without partitions, all of its name."""
+
 _IDS = (
-    f"SELECT {', '.join(decoded_name('name'))}, table_id"
+    f"SELECT {', '.join(decoded_name('name'))}, table_id, {_PARTITION_NAME}"
     " FROM information_schema.innodb_sys_tables WHERE name LIKE '%/%' AND name NOT LIKE '%/#sql%'"
     " ORDER BY table_id"
 )
@@ -76,6 +82,7 @@ class TableIds:
         self._judge = Judge(self.statements)
         self._reading: IdReading | None = None
         self._unlocked: dict[TableName, int] = {}
+        self._versioned: Collection[TableName] = ()
 
     def judge(
         self,
@@ -83,11 +90,14 @@ class TableIds:
         server: Server,
         known: Mapping[TableName, Fingerprint],
         log: Log | None,
+        versioned: Collection[TableName] = (),
     ) -> dict[TableName, Fingerprint]:
         """Return the fingerprints to remember; those already known if nothing can be judged yet.
 
-        Takes a reading at each look, unless one still waits for the log.
+        Takes a reading at each look, unless one still waits for the log. `versioned`: tables with former
+        versions of their rows.
         """
+        self._versioned = versioned
         self._unlocked = {table: epoch for table, epoch in self._unlocked.items() if table in known}
         if log is None:
             new = {table: print_ for table, print_ in known.items() if not print_.ids}
@@ -132,7 +142,10 @@ class TableIds:
         }
         locked = _locked(connection, altered)
         self._unlocked |= dict.fromkeys(altered - locked, epoch)
-        ids = (table_ids(connection) or {}) if server.mariadb else _ids_in_mysql(connection, known)
+        if server.mariadb:
+            ids = table_ids(connection, self._versioned) or {}
+        else:
+            ids = _ids_in_mysql(connection, known)
         differing = {
             table
             for table, print_ in known.items()
@@ -222,18 +235,48 @@ def _names_of_table(name: str) -> Iterator[str]:
 _PARTITION = re.compile("#[pP]#")
 
 
-def table_ids(connection: Connection[Any]) -> dict[TableName, str] | None:
-    """Return the ids of each table and its partitions as text; None without the right to see them."""
+def table_ids(
+    connection: Connection[Any], versioned: Collection[TableName] = ()
+) -> dict[TableName, str] | None:
+    """Return the ids of each table and its partitions as text; None without the right to see them.
+
+    Of `versioned` tables, those of partitions with current rows; such a table is omitted if it is locked now.
+    """
     try:
         found = rows(connection, _IDS)
     except pymysql.Error as error:
         if code_of(error) == PROCESS_DENIED:
             return None
         raise
+    parts = Counter(TableName(namespace, name) for namespace, name, *_ in found)
+    partitioned = {table for table in versioned if parts[table] > 1}
+    current = _of_current_rows(connection, partitioned)
     ids: dict[TableName, list[str]] = {}
-    for namespace, name, table_id in found:
-        ids.setdefault(TableName(namespace, name), []).append(str(table_id))
+    for namespace, name, table_id, partition in found:
+        table = TableName(namespace, name)
+        if table not in partitioned or partition in current.get(table, ()):
+            ids.setdefault(table, []).append(str(table_id))
     return {table: _short(some) for table, some in ids.items()}
+
+
+def _of_current_rows(connection: Connection[Any], tables: Collection[TableName]) -> dict[TableName, set[str]]:
+    """Return the partitions of each of these tables but for those of former versions; of none that is locked.
+
+    After the ids were read, so a partition that is added in between is among neither.
+    """
+    found: dict[TableName, set[str]] = {}
+    for condition in conditions(tables):
+        with brief_wait(connection):
+            listed = rows(
+                connection,
+                "SELECT table_schema, table_name, partition_name,"
+                " partition_method = 'SYSTEM_TIME' AND coalesce(partition_description, '') <> 'CURRENT'"
+                f" FROM information_schema.partitions WHERE ({condition})",
+            )
+        for namespace, name, partition, is_former in listed:
+            if not is_former:
+                found.setdefault(TableName(namespace, name), set()).add(partition)
+    return found
 
 
 def _short(ids: list[str]) -> str:

@@ -595,6 +595,34 @@ def checked(source: MysqlSource, table: TableName, known: str) -> str:
     return source.check_catalog({table: known}).tables[table]
 
 
+@pytest.mark.only_mariadb
+def test_a_table_to_which_the_server_adds_partitions_for_former_versions_is_not_dumped_again_for_that(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    """It logs no statement. A table with versions that is emptied without a trace still is dumped again."""
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text) WITH SYSTEM VERSIONING"
+        " PARTITION BY SYSTEM_TIME LIMIT 30 AUTO PARTITIONS 2",
+        "INSERT INTO t SELECT seq, 'x' FROM seq_1_to_30",
+    )
+    partitions = (
+        "SELECT count(*) FROM information_schema.partitions"
+        f" WHERE table_schema = '{mariadb.name}' AND table_name = 't'"
+    )
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        for number in range(2, 5):
+            wait_ids_remembered(mariadb, store, "t")
+            mariadb.execute(f"UPDATE t SET v = '{number}'", f"UPDATE t SET v = '{number}, too'")
+            assert mariadb.execute(partitions)[0][0] > number
+        wait_ids_remembered(mariadb, store, "t")
+        wait_caught_up(mariadb, store)
+        assert repairs(store) == []
+        mariadb.changed_unseen("ALTER TABLE t FORCE")
+        wait_until(lambda: len(repairs(store)) == 1, "it is dumped again", seconds=20)
+        wait_until(lambda: is_equal(mariadb, store, "t"), "it is equal", seconds=20)
+
+
 def test_what_foreign_keys_do_at_a_replica_quarantines_their_tables_once_its_primary_does_not_log_it(
     tmp_path: Path,
 ) -> None:
