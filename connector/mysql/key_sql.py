@@ -75,7 +75,7 @@ class KeyColumn:
         """Build the comparison of the column with a key's text; `ValueError` if it is not a value."""
         column = f"t.{quote(self.name)}"
         if self.type.code in (types.ENUM, types.SET):
-            return f"{column} + 0 {sign} {self._number_of(text)}"
+            return f"CAST({column} AS UNSIGNED) {sign} {self._number_of(text)}"  # + 0 makes it a double
         return f"{column} {sign} {self._value(text)}"
 
     def array(self, text: str) -> tuple[pa.Array, pa.Array | None]:

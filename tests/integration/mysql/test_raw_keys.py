@@ -21,6 +21,23 @@ KEYS = {
 }
 
 
+def test_each_bit_of_a_set_in_a_key_counts(mariadb: MysqlDatabase) -> None:
+    """As a double, a set lacks its lowest bits; as a signed number, the 64th member makes it negative."""
+    texts, table = ("m0,m63", "m63", "m53", "m0,m53", ""), TableName(mariadb.name, "t")
+    members = ", ".join(f"'m{n}'" for n in range(64))
+    mariadb.execute(f"CREATE TABLE t (id int, k set({members}), v int, PRIMARY KEY (id, k))")
+    source = source_of(mariadb)
+    with following(source) as log:
+        rows = ", ".join(f"({n}, '{k}', 0)" for n in (1, 2) for k in texts)
+        mariadb.execute(
+            f"INSERT INTO t VALUES {rows}", "UPDATE t SET v = 1", "DELETE FROM t WHERE k = 'm53' AND id = 1"
+        )
+        read_to(log, mariadb.end_of_log())
+        tables = source.open_tables()
+        assert_the_same(tables, table, events(log.take()), texts)
+        tables.close()
+
+
 @pytest.mark.parametrize("type_", KEYS)
 def test_rows_by_such_keys_are_the_same_from_dump_and_log_in_any_chunks(
     mariadb: MysqlDatabase, type_: str
