@@ -305,6 +305,9 @@ def _unlike_heap(facts: TableFacts) -> TableLayout | None:
 def _unlogged(facts: TableFacts) -> TableLayout | None:
     if not facts.unlogged:
         return None
+    if facts.unlogged == (facts.table,) and facts.partitioned:  # which SET LOGGED leaves as it is
+        fix = "create it anew without UNLOGGED, and attach its partitions there; or add it to source.exclude"
+        return TableLayout(None, "was created as UNLOGGED, and no publication takes such a table", fix)
     if facts.unlogged == (facts.table,):
         fix = f"ALTER TABLE {qualified(facts.table)} SET LOGGED; or add it to source.exclude"
         return TableLayout(None, "is an unlogged table, which is never in the log", fix)

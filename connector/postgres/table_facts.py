@@ -51,7 +51,8 @@ class Index:
 class TableFacts:
     """A table as the catalog shows it.
 
-    `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign).
+    `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign). No
+    publication takes a partitioned table that is unlogged, though its partitions may be logged.
     `misidentified`: partitions whose replica identity differs from the root's; the log carries their rows as
     the root's, with less of the old row than declared. `deferring`: partitions whose own primary key is
     deferrable; once published, their updates would fail. `foreign_storage`: the parts that another access
@@ -164,9 +165,9 @@ _FACTS = f"""
         JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' JOIN pg_namespace n ON n.oid = l.relnamespace
         WHERE NOT p.leaving GROUP BY p.root)
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p', c.relreplident::text, {_INDEXES},
-           CASE WHEN c.relkind = 'p' THEN leaves.unlogged
-                WHEN c.relpersistence <> 'p' THEN
-                    jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
+           CASE WHEN c.relpersistence <> 'p' THEN
+                    jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text))
+                WHEN c.relkind = 'p' THEN leaves.unlogged END,
            leaves.misidentified, leaves.deferring,
            CASE WHEN c.relkind = 'p' THEN leaves.foreign_storage
                 WHEN {_FOREIGN_STORAGE.format(relation="c")} THEN

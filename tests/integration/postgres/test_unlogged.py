@@ -468,3 +468,32 @@ def test_a_key_that_is_renamed_or_replaced_quarantines_its_table_with_that_reaso
             assert "4711" not in str(refused.value), "keys are values of rows, too"
         finally:
             dump.close()
+
+
+@pytest.mark.parametrize("publishes", ["named tables", "all tables"])
+def test_a_partitioned_table_created_as_unlogged_stops_no_other(
+    publishes: str, database: Database, store: MemoryStore
+) -> None:
+    """No publication takes it, and SET LOGGED leaves it as it is. The agent tried again without end."""
+    parts = "CREATE {} TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    if publishes == "all tables":
+        database.execute("CREATE PUBLICATION it FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    p = TableName("public", "p")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        database.execute(
+            f"{parts.format('UNLOGGED')} CREATE TABLE p1 PARTITION OF p DEFAULT; INSERT INTO p VALUES (1)"
+        )
+        quarantined = agent.wait(lambda m: p in m.tables, "it is seen").tables[p]
+        assert (quarantined.state, quarantined.reason) == (
+            "quarantined", "was created as UNLOGGED, and no publication takes such a table",
+        )  # fmt: skip
+        database.execute("INSERT INTO t VALUES (7)")
+        wait_until(lambda: agent.differs("t") is None, "other tables land")
+        database.execute(
+            "ALTER TABLE p DETACH PARTITION p1; DROP TABLE p;"
+            f"{parts.format('')} ALTER TABLE p ATTACH PARTITION p1 DEFAULT"
+        )
+        ask(store, "p")
+        agent.wait_equal("t", "p")
