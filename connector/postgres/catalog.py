@@ -141,6 +141,7 @@ class Catalog:
         self._types = {} if types is None else types
         self._former = {} if former is None else former
         self._cut_down: set[tuple[int, int]] = set()
+        self._alike: set[tuple[int, int]] = set()
 
     def layout_now(self, table: TableName) -> TableLayout:
         """Return a table's layout as of this connection's transaction; `NotYetError` if it had none then."""
@@ -188,8 +189,11 @@ class Catalog:
         if isinstance(key, TableLayout):
             return key
         self._resolve_all({(c.type_oid, c.typmod) for c in columns})
-        if cut_down := [c for c in columns if c.name in key and (c.type_oid, c.typmod) in self._cut_down]:
-            return _ambiguous(table, self._column(cut_down[0]))
+        for column in (c for c in columns if c.name in key):
+            if (column.type_oid, column.typmod) in self._cut_down:
+                return _ambiguous(table, self._column(column))
+            if (column.type_oid, column.typmod) in self._alike:
+                return _alike(table, self._column(column))
         return TableLayout(TableSchema(table, tuple(map(self._column, columns)), key, before_images))
 
     def _choose_key(
@@ -240,13 +244,23 @@ class Catalog:
         if unknown:
             given = {"oids": [oid for oid, _ in unknown], "typmods": [typmod for _, typmod in unknown]}
             bases = {(oid, typmod): row for oid, typmod, *row in all_rows(self._connection, _TYPES, given)}
-            for type_, (formatted, *base, cut_down) in bases.items():
+            for type_, (formatted, *base, cut_down, alike) in bases.items():
                 self._types[type_] = formatted, landing_type(*base)
                 self._cut_down |= {type_} if cut_down else set()
+                self._alike |= {type_} if alike else set()
 
 
-def types_within(oid: str) -> str:
-    """Build the WITH clause for `used(oid)`: a type, and what it is made of that is not built in."""
+_ALIKE = "24, 2203, 4191, 3615, 1008, 2208, 4192, 3645"
+"""regproc, regoper, regcollation, tsquery, and their arrays: functions, operators and collations may share a
+name, and a query is written without its parentheses.
+"""
+
+
+def types_within(oid: str, built_in: str = "0") -> str:
+    """Build the WITH clause for `used(oid)`: a type, and what it is made of that is not built in.
+
+    `built_in`: and these, by their oids.
+    """
     return f"""WITH RECURSIVE used(oid) AS (
         SELECT {oid}
         UNION
@@ -256,7 +270,7 @@ def types_within(oid: str) -> str:
             UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
             UNION ALL SELECT a.atttypid FROM pg_attribute a
                 WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-        ) i(oid) WHERE i.oid >= {FIRST_USER_OID})"""
+        ) i(oid) WHERE i.oid >= {FIRST_USER_OID} OR i.oid IN ({built_in}))"""
 
 
 _TYPES = f"""
@@ -272,9 +286,10 @@ _TYPES = f"""
         base >= {FIRST_USER_OID} AND EXISTS (
             {types_within("base")}
             SELECT FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
-            JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND a.attisdropped)
+            JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND a.attisdropped),
+        EXISTS ({types_within("base", _ALIKE)} SELECT FROM used WHERE oid IN ({_ALIKE}))
     FROM domain WHERE kind <> 'd'"""
-"""With whether a composite type, or one within, has lost an attribute."""
+"""With whether a composite type, or one within, has lost an attribute, and whether values may look alike."""
 
 
 def _ambiguous(table: TableName, column: Column) -> TableLayout:
@@ -299,6 +314,17 @@ def _unlike_heap(facts: TableFacts) -> TableLayout | None:
         None,
         f"{who} stored by another access method than heap, whose changes the log may not have",
         f"{fix} or add {facts.table} to source.exclude",
+    )
+
+
+def _alike(table: TableName, column: Column) -> TableLayout:
+    """Refuse a key of which different values have the same text, which is what lands."""
+    what = f"the type {column.source_type} of its key column {column.name}"
+    return TableLayout(
+        None,
+        f"{what} writes different values alike, so several rows may have one key",
+        f"change the column's type (regproc to regprocedure, regoper to regoperator), or set key in"
+        f" {table.section} to other columns",
     )
 
 

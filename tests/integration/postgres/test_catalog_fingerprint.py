@@ -498,3 +498,19 @@ def test_a_table_is_unfit_once_the_type_of_its_key_loses_an_attribute(database: 
     source.close()
     assert not seen.tables
     assert "has lost an attribute" in seen.unfit[TABLE].reason
+
+
+@pytest.mark.parametrize("type_", ["regproc", "regoper[]", "looked_up", "tsquery", "op", "calls"])
+def test_a_table_is_unfit_if_values_of_its_key_have_the_same_text(type_: str, database: Database) -> None:
+    """Of such rows, the lake had one: `abs(int)` and `abs(float8)` are both written `abs`."""
+    database.execute(f"""
+        CREATE DOMAIN looked_up AS tsquery; CREATE TYPE op AS (a int, b regoper[]);
+        CREATE TYPE calls AS RANGE (subtype = regproc);
+        CREATE TABLE t (id {type_} PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY, v {type_});
+        CREATE TABLE w (id regprocedure PRIMARY KEY)""")
+    source = source_of(database)
+    source.prepare()
+    seen = source.check_catalog()
+    source.close()
+    assert {str(table) for table in seen.tables} == {"public.u", "public.w"}
+    assert "writes different values alike" in seen.unfit[TABLE].reason
