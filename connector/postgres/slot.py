@@ -53,7 +53,8 @@ at least a whole transaction, before it returns the first row: `temp_file_limit`
 class Slot:
     """A slot as pg_replication_slots shows it. `lost`: why it can no longer be read, or None.
 
-    `two_phase`: it sends prepared transactions before they commit, whatever its reader asks for.
+    `two_phase`: it sends prepared transactions before they commit, whatever its reader asks for. `failover`:
+    standbys keep a copy of it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Slot:
     lost: str | None
     temporary: bool
     two_phase: bool = False
+    failover: bool = False
 
     def misfit(self, database: str) -> str | None:
         """Return why this slot can't be ours, or None."""
@@ -87,17 +89,21 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     if row is None:
         return None
     plugin, database, pid, confirmed, wal_status, temporary, columns = row
-    # Columns of later versions only: conflicting since 16, invalidation_reason since 17.
+    # Columns of later versions only: conflicting since 16, invalidation_reason and failover since 17.
     reason = columns.get("invalidation_reason") or ("conflicting" if columns.get("conflicting") else None)
     lost = reason or ("wal_status is lost" if wal_status == "lost" else None)
     return Slot(
         name, plugin, database, pid, parse_lsn(confirmed) if confirmed else None, lost, temporary,
-        two_phase=bool(columns.get("two_phase")),
+        two_phase=bool(columns.get("two_phase")), failover=bool(columns.get("failover")),
     )  # fmt: skip
 
 
 def create_slot(
-    connection: Connection, name: str, stopping: Callable[[], bool], connect: Callable[[], Connection]
+    connection: Connection,
+    name: str,
+    stopping: Callable[[], bool],
+    connect: Callable[[], Connection],
+    failover: bool = False,
 ) -> int:
     """Create a slot; return the position from which it keeps the log.
 
@@ -112,20 +118,22 @@ def create_slot(
             " pg_stat_activity WHERE backend_xid IS NOT NULL; SELECT * FROM pg_prepared_xacts",
             name,
         )
-    query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}')"
+    arguments = f"{literal(name)}, '{PLUGIN}'{', failover => true' if failover else ''}"
+    query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({arguments})"
     row = one_row_unless(stopping, connection, query, connect)
     assert row is not None
     return parse_lsn(row[0])
 
 
-def drop_slot(connection: Connection, name: str) -> None:
-    """Drop the slot if it exists; waits a while for a lingering walsender."""
-    wait_until_released(connection, name)
+def drop_slot(connection: Connection, name: str) -> bool:
+    """Drop the slot if it exists; return whether standbys kept it. Waits a while for a walsender."""
+    found = wait_until_released(connection, name)
     one_row(
         connection,
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
         (name,),
     )
+    return found is not None and found.failover
 
 
 def wait_until_released(connection: Connection, name: str, ours: Collection[int] = ()) -> Slot | None:

@@ -234,9 +234,9 @@ class PostgresSource:
                 log.info("adopted slot %s", name)
                 position = found.confirmed
             else:
-                slot.drop_slot(connection, name)
+                kept = slot.drop_slot(connection, name)
                 self._readers.add(connection.info.backend_pid)  # if we lose it, it goes on waiting
-                position = slot.create_slot(connection, name, stopping, self._connect_to_log)
+                position = slot.create_slot(connection, name, stopping, self._connect_to_log, kept)
             self._proof = self._session.process
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 

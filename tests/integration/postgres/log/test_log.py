@@ -511,6 +511,22 @@ def is_unbroken(source: PostgresSource, history: ResumePoint) -> bool:
         return log.unbroken
 
 
+@pytest.mark.parametrize("postgres", [17], indirect=True)
+def test_a_slot_that_standbys_keep_is_kept_by_them_after_a_gap(database: Database) -> None:
+    """Without that, the next failover is a gap, though the last one was none."""
+    kept = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => {})"
+    for failover in (True, False):
+        source = source_of(database)
+        source.prepare()
+        database.execute(create.format(failover), (database.name,))
+        before = source.begin_log(fresh=False).position
+        assert source.begin_log(fresh=True).position > before
+        source.close()
+        assert database.execute(kept, (database.name,)) == [(failover,)]
+        database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
+
+
 def test_a_slot_is_made_anew_only_over_the_session_whose_server_was_identified(database: Database) -> None:
     """Reopened, it may lead to another database, whose slot would be dropped."""
     source = source_of(database)
