@@ -209,12 +209,11 @@ class PostgresTables:
                 return None
             relation = self._rows_of(table)
             conditions, _ = self._conditions(table, key, KeyRange(after, None), where)
-            # Without the alias, ORDER BY would sort by the selected text.
             columns = ", ".join(f"t.{quote(c)}" for c in key)
-            texts = ", ".join(f"t.{quote(c)}::pg_catalog.text" for c in key)
-            query = (
-                f"SELECT {texts} FROM {relation} t{conditions} ORDER BY {columns} OFFSET {rows - 1} LIMIT 1"
-            )
+            # The type's output, of one row: a cast to text may be its owner's, and no value of the type.
+            texts = ", ".join(f"pg_catalog.concat(t.{quote(c)})" for c in key)
+            found_row = f"{relation} t{conditions} ORDER BY {columns} OFFSET {rows - 1} LIMIT 1"
+            query = f"SELECT {texts} FROM (SELECT {columns} FROM {found_row}) t"
             with nullcontext() if where is None else self._condition(relation, where):
                 found = driver().run_alone(self._connection, query)
             return tuple(found[0]) if found else None

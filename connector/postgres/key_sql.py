@@ -244,7 +244,8 @@ def keys_query(
     rows = [f"t.{quote(c.name)}" for c in schema.columns]
     formatted = {c.name: _formatted(c, names[c.name]) for c in columns}
     joined = " AND ".join(_equal(c, f"t.{quote(c.name)}", names[c.name]) for c in columns)
-    texts = [c.name for c in columns if schema.column(c.name).type == "string"]
+    types = {c.name: schema.column(c.name).type for c in columns}
+    texts = [name for name, type_ in types.items() if type_ == "string" or type_.startswith("array")]
     exact = " AND ".join([joined, *(_same_text(f"t.{quote(name)}", formatted[name]) for name in texts)])
     return (
         f"SELECT false, {', '.join(rows)} FROM {wanted} JOIN {relation} t ON {joined} UNION ALL "

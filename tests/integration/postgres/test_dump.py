@@ -705,6 +705,33 @@ def test_a_composite_value_with_null_fields_is_a_value(database: Database) -> No
         assert sorted(row["k"] for row in changed) == ["(,)", "(2,2)"]
 
 
+def test_a_chunk_ends_at_the_output_of_the_keys_type_whatever_its_owner_casts_it_to(
+    database: Database,
+) -> None:
+    """Such a cast would run with the agent's rights, and its text is no value: the table was quarantined."""
+    database.execute("""
+        CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+        CREATE FUNCTION described(mood) RETURNS text LANGUAGE sql AS $$ SELECT concat('mood: ', $1) $$;
+        CREATE CAST (mood AS text) WITH FUNCTION described(mood);
+        CREATE TABLE t (a mood, id int, n int, PRIMARY KEY (a, id));
+        INSERT INTO t SELECT (enum_range(NULL::mood))[1 + i % 3], i, i FROM generate_series(1, 60) i""")
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert tables.next_boundary(T, ["a", "id"], None, 21, None) == ("ok", "1")
+        every_row_once(tables, T, ("a", "id"))
+
+
+@pytest.mark.parametrize("postgres", [15], indirect=True)  # with ICU
+def test_an_array_that_only_equals_that_of_a_row_is_absent_beside_that_row(database: Database) -> None:
+    database.execute("""
+        CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+        CREATE TABLE t (k text[] COLLATE ci PRIMARY KEY); INSERT INTO t VALUES ('{a,b}')""")
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert keyed(tables, [["{a,b}"]]) == [(["a", "b"], False)]
+        assert keyed(tables, [["{A,b}"]]) == [(["A", "b"], True), (["a", "b"], False)]
+
+
 @both_ways
 def test_an_abandoned_chunk_does_not_harm_the_next(database: Database) -> None:
     database.execute(
