@@ -125,11 +125,13 @@ def _counting(
 
 
 def _as_wanted(table: pa.Table, landed: TableSchema, wanted: TableSchema) -> pa.Table:
-    names = {fold(name): name for name in table.column_names}
+    names = {fold(name): name for name in (*(column.name for column in landed.columns), CDC)}
     layout = arrow_schema(wanted)
+    if wanted.before_images:  # else a column of that name is the source's own
+        names.pop(BEFORE, None)
     columns = [
         table[names[fold(field.name)]].cast(field.type)
-        if fold(field.name) in names and field.name != BEFORE
+        if fold(field.name) in names
         else pa.nulls(table.num_rows, field.type)
         for field in layout
     ]

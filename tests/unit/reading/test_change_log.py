@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from connector.reading.change_rows import read_layout, read_rows
 from connector.reading.table_changes import OpenChanges, TableChanges
 from connector.schema import TableName
 from connector.testing.memory_store import MemoryStore
-from tests.support.landing.landed import AT, Landed
+from tests.support.landing.landed import AT, Event, Landed, schema_of
 from tests.unit.maintenance.test_compaction import DAY, LATER, PLAIN, Zone, insert, small_blocks
 
 __all__ = ["small_blocks"]  # a fixture for each test here, too
@@ -150,6 +151,21 @@ def test_rows_have_the_wanted_columns_and_types_and_the_source_s_markers() -> No
     zone.store.put(part.file.path, zone.store.objects[part.file.path][:-1])
     with pytest.raises(DeltatideError, match="not as it was written"):
         read(zone.store, log, start, end)
+
+
+def test_a_column_of_the_source_may_have_the_name_of_before_images_where_none_land() -> None:
+    store, schema = MemoryStore(), schema_of(str(T), id="int", _before="string")
+    landed = Landed(put=store.put)
+    landed.table(schema)
+    landed.commit(10, [landed.log(schema, [Event("insert", 5, 2, {"id": 1, "_before": "its own"})])])
+    (part,) = ChangeLog(store, T).parts(Offset(0), ChangeLog(store, T).end(Offset(0)))
+    wanted, layouts = schema, {part.file.schema_id: schema}
+    (batch,) = read_rows(store, [part], layouts, wanted)
+    assert batch.column("_before").to_pylist() == ["its own"]
+    (batch,) = read_rows(
+        store, [part], layouts, replace(wanted, columns=wanted.columns[:1], before_images=True)
+    )
+    assert batch.column("_before").to_pylist() == [None]  # the column was dropped since, and images land
 
 
 def test_a_query_holds_what_it_has_yet_to_read_and_one_that_is_too_old_is_refused() -> None:
