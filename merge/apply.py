@@ -278,8 +278,8 @@ def effective(layout: TargetLayout, rules: Rules) -> str:
 def tie(layout: TargetLayout, rules: Rules) -> str:
     """Build the condition that `source` knows more about the event that `target` already holds."""
     values = new_values(layout, rules)
-    new = [values[name] for name in layout.values]
-    old = [f"target.{quoted(name)}" for name in layout.values]
+    new = [values[name] for name in layout.compared]
+    old = [f"target.{quoted(name)}" for name in layout.compared]
     raw, missing = "array_sort(map_entries({0}.raw))", "array_sort({0}.missing)"
     for fields, cdc in ((new, f"({values[CDC]})"), (old, "target._cdc")):
         fields += [raw.format(cdc), missing.format(cdc)]

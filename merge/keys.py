@@ -14,6 +14,7 @@ equal to 0.0, as the databases' keys do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ RAW_TYPE = "map<string,string>"
 
 WHOLE = ("bigint unsigned", "bit(64)")
 """MySQL integers that land as decimals: common as keys, and their values are never raw."""
+
+INCOMPARABLE = re.compile(r"\bmap<|\b(variant|geography|geometry)\b")
+"""Types that Spark can't compare, in a column or nested; no source's type lands as one."""
 
 MOST_PLAIN = 6
 """Digits after the point up to which Spark, and Java, format no decimal with an exponent."""
@@ -66,6 +70,11 @@ class TargetLayout:
     def values(self) -> list[str]:
         """List the columns that are not in the key."""
         return [name for name in self.columns if name not in self.key]
+
+    @property
+    def compared(self) -> list[str]:
+        """List those that Spark can compare: of others, which somebody has added, no event has a value."""
+        return [name for name in self.values if INCOMPARABLE.search(self.columns[name]) is None]
 
 
 def raw_column(name: str) -> str:

@@ -227,7 +227,7 @@ def apply_versions(
 def merge_sql(target: Target, view: str, layout: TargetLayout, since: Position, conditions: str = "") -> str:
     """Build the MERGE of versions, in the temporary view `view`, into a table that is right up to `since`."""
     names = [*layout.columns, FROM, TO, CDC]
-    compared = [*map(quoted, layout.values), FROM, TO, f"{CDC}.op"]
+    compared = [*map(quoted, layout.compared), FROM, TO, f"{CDC}.op"]
     sorted_ = ("array_sort(map_entries({0}._cdc.raw))", "array_sort({0}._cdc.missing)")
     ours, theirs = (
         numbered_struct([*(f"{alias}.{name}" for name in compared), *(s.format(alias) for s in sorted_)])

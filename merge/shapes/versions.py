@@ -156,7 +156,7 @@ def versions(
     cdc = F.col(CDC)
     order = Window.partitionBy(*with_raw(layout.key, layout.raw_keys)).orderBy(position_of(cdc))
     known = _running(events, layout, order, gaps) if partial else _as_carried(events, layout)
-    values = [F.col(quoted(name)).alias(f"c{n}") for n, name in enumerate(layout.values)]
+    values = [F.col(quoted(name)).alias(f"c{n}") for n, name in enumerate(layout.compared)]
     state = F.struct(*values, cdc["entries"].alias("raw"), cdc["missing"].alias("missing"))
     at = position_of(cdc)
     before = F.lag(F.struct(cdc["op"].alias("op"), state.alias("state"), at.alias("at"))).over(order)
