@@ -187,7 +187,8 @@ class Refresh:
         at = self.frontier
         recorded = (
             at.id == id_
-            and found[0]["version"] <= (at.version or -1)
+            and at.version is not None
+            and found[0]["version"] <= at.version
             and found[1].manifest <= at.manifest
             and is_version_of(history, self._source, at)
         )

@@ -58,6 +58,16 @@ def test_a_cut_vouches_only_for_commits_that_it_can_know(
     assert (found is not None) == counts
 
 
+@pytest.mark.parametrize("at", [0, 7])
+def test_a_cut_vouches_for_the_commit_that_created_a_view(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Else what changed since is all since that commit, whose manifest may be long gone."""
+    row = commit(at, "CREATE TABLE AS SELECT", 8)
+    refresh = of_history(monkeypatch, Frontier(10, at, "v"), row)
+    found = refresh._written("v")
+    assert found is not None
+    assert (found.recorded, refresh._unchanged_until(found)) == (True, 10)
+
+
 @pytest.mark.parametrize(
     ("since", "named"),
     [([commit(9, "CHANGE COLUMN", 10)], 9), ([], 7), ([commit(9, "OPTIMIZE"), commit(10, "OPTIMIZE")], 7)],
