@@ -95,7 +95,7 @@ class OpenChanges:
 
         The text is a manifest's number, a position or time (the last manifest before the first later one), or
         ``newest``. A moment before everything that ever landed gives the offset before all; `GapError` if
-        manifests around it were removed.
+        a manifest that it may name was removed.
 
         The last manifest at or before a moment is final only once a later one has landed. Until then raises
         `ConfigurationError`, since ranges that meet there would lose what lands in between.
@@ -160,7 +160,8 @@ class OpenChanges:
             )
         if 0 < number < history.oldest:
             raise GapError(
-                f"{self._store.url}: {moment.text} is before manifest {history.oldest}, the first kept",
+                f"{self._store.url}: {moment.text} may name a manifest before {history.oldest},"
+                " the first one kept",
                 hint=f"name manifest {number}, or a later moment",
             )
         return number
@@ -173,8 +174,8 @@ def _id_of(consumer: str) -> str:
 def _first_after(history: History, moment: Moment) -> int:
     """Return the first manifest after a position or a commit time; the newest one's successor if none is.
 
-    Commit times are only nearly in the log's order, and which later manifests there are must not matter. So
-    of those within `NEARLY` each is looked at.
+    Commit times are only nearly in the log's order, and which other manifests there are must not matter. So
+    of those within `NEARLY` each is looked at. If some may be among the removed ones, return the first kept.
     """
     newest = history.newest
     if moment.position is not None:
@@ -184,6 +185,8 @@ def _first_after(history: History, moment: Moment) -> int:
     assert moment.committed_at is not None, "one of the three"
     time = moment.committed_at
     begin = history.first_where(lambda manifest: _is_after(manifest, time, NEARLY), newest.number)
+    if 1 < begin == history.oldest:
+        return begin
     numbers = range(begin, newest.number + 1)
     for number, stored in zip(numbers, read_ahead(history.reader.stored, numbers), strict=True):
         manifest = history.get(number) if stored is None or stored.removed else stored

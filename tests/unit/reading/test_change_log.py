@@ -13,8 +13,8 @@ import pytest
 from connector.config import LandingConfig
 from connector.errors import ConfigurationError, DeltatideError, FormatError, GapError, SourceMismatchError
 from connector.landing.consumers import read_consumers
-from connector.landing.format import manifest_path
-from connector.landing.manifest_object import StoredManifest
+from connector.landing.format import RETENTION, manifest_path
+from connector.landing.manifest_object import Retained, StoredManifest
 from connector.landing.manifest_store import read_compacted
 from connector.maintenance.retention import History, horizon
 from connector.reading.change_log import ChangeLog, Offset
@@ -288,3 +288,21 @@ def test_a_time_is_the_same_manifest_whatever_lands_later_though_times_are_not_i
                 found = opened(store).after(moment.isoformat()).manifest
                 assert known.setdefault(moment, found) == found
     assert known == {at: next(n for n, time in enumerate(times) if time > at) for at in asked}
+
+
+def test_a_time_that_may_be_that_of_a_removed_manifest_is_refused() -> None:
+    """Manifest 2 is the first one later than second 25: after its removal, a later one would be."""
+    store = MemoryStore()
+    landed = Landed(put=store.put)
+    landed.table(PLAIN)
+    for number, second in enumerate((0, 30, 5, 20, 40, 200, 300), 1):
+        landed.commit(16 * number, at=AT + timedelta(seconds=second))
+    moments = {second: (AT + timedelta(seconds=second)).isoformat() for second in (25, 64, 65)}
+    assert opened(store).after(moments[25]).manifest == 1
+    store.put(RETENTION, Retained(first=3, at=AT).to_json())
+    for moment in (moments[25], moments[64], "0/1F"):
+        with pytest.raises(GapError, match="may name a manifest before 3, the first one kept") as refused:
+            opened(store).after(moment)
+        assert "name manifest 2, or" in (refused.value.hint or "")
+    assert opened(store).after("2").manifest == 2
+    assert opened(store).after(moments[65]).manifest == 5
