@@ -212,10 +212,13 @@ def read_commits(
 ) -> Commits:
     """Read a table's history from the version of its frontier on; all of it if that has none.
 
+    Also if that shows no mark of rows, but upkeep's: the greatest one tells what Delta skips.
     `built_with`: what our commits must have been written with (`Mark`); None: anything. `id_`: the table's
     id, to find commits that continued another table; None: they are not looked for.
     """
     rows = read_history(spark, target, frontier.version or 0)
+    if (marks := _marks(rows, source)) and all(mark.layout for mark in marks.values()):
+        rows = read_history(spark, target, 0) if rows[-1]["version"] else rows
     return commits_of(rows, source, frontier, built_with, id_=id_)
 
 
@@ -369,10 +372,7 @@ def alters_columns(rows: Sequence[Row], since: int, upto: int) -> bool:
 
 
 def version_of(rows: Sequence[Row], mark: Mark) -> int | None:
-    """Return the version of our commit with this mark; None if there is none. Pure.
-
-    If the platform keeps no marks, return the newest version.
-    """
+    """Return the version of our commit with this mark, or None; the newest if no marks are kept. Pure."""
     marks = _marks(rows, mark.source)
     found = (version for version, its in marks.items() if its == mark)
     return next(found, None) if marks else int(rows[0]["version"])

@@ -13,7 +13,10 @@ from connector import failpoint
 from connector.config import Config
 from connector.landing.format import manifest_path
 from merge import as_of, live, merge_once, rebuild
+from merge.lake import file_statistics
+from merge.lake.commits import COMMITS_READ
 from merge.lake.rewrite import Rewrite
+from merge.lake.upkeep import upkeep
 from merge.shapes import changes_job, history_job
 from merge.table import TableJob
 from tests.spark.columns.test_columns import salted
@@ -70,6 +73,28 @@ def test_a_table_restored_from_before_a_rebuild_with_other_masks_goes_on_with_th
     zone.log(40, insert(35, 4))
     assert zone.merge().exact
     assert zone.rows("id, b") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+
+
+@pytest.mark.soak
+def test_a_table_restored_from_before_a_rebuild_with_other_masks_goes_on_after_nights_of_upkeep(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut names upkeep's commit. The last one that wrote rows, which is Delta's fence, is long before."""
+    monkeypatch.setattr(file_statistics, "SMALL_FILES", 2)
+    zone, masked = Zone(spark, tmp_path), masked_orders(tmp_path)
+    zone.begin(insert(5, 1))
+    assert rebuild(spark, masked, str(ORDERS.table)).failed == []
+    zone.log(20, insert(15, 2))
+    assert merge_once(spark, masked).exact
+    table = f"delta.`{tmp_path}/lake/public/orders`"
+    for night in range(COMMITS_READ):
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('night' = '{night}')")
+    assert ("newest cut", "done") in [(each.subject, each.status) for each in upkeep(spark, masked)]
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 1").collect()
+    zone.log(30, insert(25, 3))
+    report = zone.merge()
+    assert (report.exact, [each.error for each in report.failed]) == (True, [])
+    assert zone.rows("id, b") == [(1, "x"), (2, "x"), (3, "x")]
 
 
 @pytest.mark.soak

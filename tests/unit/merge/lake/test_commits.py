@@ -320,6 +320,22 @@ def shown(monkeypatch: pytest.MonkeyPatch, rows: Sequence[Any]) -> None:
     monkeypatch.setattr(commits, "_newest", lambda _spark, _target, count: rows[:count])
 
 
+def test_what_delta_skips_is_known_though_only_upkeep_has_committed_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each rebuild of a restored table, whose mark was not greater, was skipped."""
+    upkeep, last = ("OPTIMIZE", Mark("shop", 9, layout=True)), ("WRITE", Mark("shop", 9, 1, generation=1))
+    nights = ["VACUUM END"] * COMMITS_READ
+
+    def found(*made: str | tuple[str, Mark]) -> Mark | None:
+        shown(monkeypatch, history(*made, "RESTORE"))
+        return read_commits(SPARK, TARGET, "shop", Frontier(9, len(made) - 1)).last
+
+    assert found(created(), ours(8), last, *nights, upkeep) == last[1]
+    assert found(created(), *nights, last, upkeep) == last[1]
+    assert found("CREATE TABLE", "MERGE", *nights) is None
+
+
 @pytest.mark.parametrize("since", [0, 3 * COMMITS_READ])
 def test_a_cut_of_before_the_files_were_put_back_no_longer_holds(
     monkeypatch: pytest.MonkeyPatch, since: int
