@@ -214,10 +214,9 @@ class Rewrite:
             self.spark, self.config, self.landing, target, plan, state, asks=self.into is None, like=like
         )
         self.show(job.plan.rows)
+        is_restored = generation is None and _generation(job.state, last) > job.state.generation
         if generation is None:
             generation = _generation(job.state, last)
-            if generation > job.state.generation:  # somebody restored a version from before a rebuild
-                change_properties(self.spark, target, job.mark, {GENERATION_PROPERTY: str(generation)})
         built_with = (self.into or self.target).built_with  # not that it is changing
         mark = replace(
             job.mark.rebuild_after(last),
@@ -232,6 +231,8 @@ class Rewrite:
                 f"{target.name} changed while it was rebuilt: {merged.why_broken}",
                 hint="stop other writers to that Delta table; the next merge tries again",
             )
+        if is_restored:  # from before a rebuild; only now, since `_recorded` must know it if this is killed
+            change_properties(self.spark, target, job.mark, {GENERATION_PROPERTY: str(generation)})
         return merged.report
 
 
