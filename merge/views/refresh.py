@@ -169,7 +169,7 @@ class Refresh:
             return None
         history = read_history(self.spark, self.target, at.version)
         found = newest_written([row for row in history if row["version"] <= at.version], self._source)
-        if found is None or found[1].manifest > at.manifest:
+        if found is None or found[1].manifest > at.manifest or not is_version_of(history, self._source, at):
             return None
         written = _Written(found[0]["version"], found[1], provenance(found[0]), recorded=True)
         return self._report(at.version, id_) if self._same_inputs(written) else None

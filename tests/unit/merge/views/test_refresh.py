@@ -85,6 +85,19 @@ def test_an_unchanged_view_is_recorded_at_a_version_that_is_there(
     assert report.version == named
 
 
+@pytest.mark.parametrize(
+    ("nine", "named"), [(commit(9, "CHANGE COLUMN", 12), 9), (commit(9, "OPTIMIZE"), None)]
+)
+def test_a_view_that_a_later_merge_has_refreshed_stays_at_a_version_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, nine: dict[str, Any], named: int | None
+) -> None:
+    made_of = {"query": View("a", "SELECT 1").definition, "inputs": {}, "spark": "4.1.4"}
+    rows = [commit(7, "WRITE", 12, **made_of), commit(8, "OPTIMIZE"), nine, commit(10, "WRITE", 13)]
+    monkeypatch.setattr(module, "table_id", lambda *_: "v")
+    report = of_history(monkeypatch, Frontier(12, 9, "v"), *rows)._still_recorded()
+    assert (report and report.version) == named
+
+
 def test_a_full_refresh_does_not_take_the_incremental_one_of_another_job_for_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -142,7 +155,8 @@ def test_a_view_that_a_merge_has_brought_further_stays_in_the_cut_that_is_record
 ) -> None:
     """Views are refreshed by hand as of the newest cut, for minutes, while merges go on."""
     made_of = {"query": View("a", "SELECT 1").definition, "inputs": {}, "spark": "4.1.4"}
-    rows = [commit(8, "WRITE", 12, **made_of), commit(9, "OPTIMIZE"), commit(10, "WRITE", 13, **made_of)]
+    renewed = commit(9, "CHANGE COLUMN", 12)
+    rows = [commit(8, "WRITE", 12, **made_of), renewed, commit(10, "WRITE", 13, **made_of)]
     state, last = Mock(id="v"), Mock(last=Mark(SOURCE, 13))
     for name, value in {"table_id": "v", "read_state": state, "check_origin": True}.items():
         monkeypatch.setattr(module, name, lambda *_, value=value: value)
