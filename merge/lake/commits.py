@@ -212,13 +212,14 @@ def read_commits(
 ) -> Commits:
     """Read a table's history from the version of its frontier on; all of it if that has none.
 
-    Also if that shows no mark of rows, but upkeep's: the greatest one tells what Delta skips.
+    If that shows no mark of rows, only upkeep's, it reads on to the newest one: what Delta skips is up to it.
     `built_with`: what our commits must have been written with (`Mark`); None: anything. `id_`: the table's
     id, to find commits that continued another table; None: they are not looked for.
     """
     rows = read_history(spark, target, frontier.version or 0)
-    if (marks := _marks(rows, source)) and all(mark.layout for mark in marks.values()):
-        rows = read_history(spark, target, 0) if rows[-1]["version"] else rows
+    count = len(rows)
+    while len(rows) == count and (found := _marks(rows, source)) and all(m.layout for m in found.values()):
+        rows = _newest(spark, target, count := 10 * count)
     return commits_of(rows, source, frontier, built_with, id_=id_)
 
 
