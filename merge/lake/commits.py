@@ -289,8 +289,7 @@ def commits_of(
     id_: str | None = None,
 ) -> Commits:
     """Decide from a history, newest commit first, how far a table is and whether it continues. Pure."""
-    newest = rows[0]["version"]
-    marks = _marks(rows, source)
+    newest, marks = rows[0]["version"], _marks(rows, source)
     written = {version: mark for version, mark in marks.items() if not mark.layout}
     merged = [*written, *(at for at in marks if at == frontier.version)]
     version = max(merged, default=min(marks, default=newest))
