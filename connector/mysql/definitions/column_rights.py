@@ -39,6 +39,17 @@ def refuse_hidden(connection: Connection[Any], table: TableName, shown: Collecti
 
 
 def granted_by_column(connection: Connection[Any]) -> set[TableName]:
-    """Return the tables of MySQL to some of whose columns our user was granted rights, not through a role."""
-    found = rows(connection, "SELECT table_schema, table_name FROM information_schema.column_privileges")
-    return {TableName(*each) for each in found}
+    """Return the tables of MySQL to some of whose columns our user or a role of it was granted rights.
+
+    Not those of roles before MySQL 8.0.19, which does not list them.
+    """
+    found: set[TableName] = set()
+    for listed in ("column_privileges", "role_column_grants"):
+        try:
+            granted = rows(connection, f"SELECT table_schema, table_name FROM information_schema.{listed}")
+        except pymysql.Error as error:
+            if code_of(error) != ER.UNKNOWN_TABLE:
+                raise
+            continue
+        found.update(TableName(*each) for each in granted)
+    return found

@@ -360,6 +360,27 @@ def test_a_table_is_not_read_if_only_an_invisible_column_may_not_be_and_check_sa
         assert [each for each in source.check() if each.table == of(mariadb)] == []
 
 
+@pytest.mark.only_mysql
+@pytest.mark.every_release
+def test_check_refuses_rights_to_columns_through_a_role_too_and_a_role_with_the_table_suffices(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    url = reader_of(mariadb)
+    user, source = url.split("/")[2].split(":")[0], source_of(mariadb, url=url)
+    mariadb.execute(
+        f"CREATE ROLE inner_{user}, outer_{user}", f"GRANT inner_{user} TO outer_{user}",
+        f"GRANT outer_{user} TO {user}", f"SET DEFAULT ROLE ALL TO {user}",
+        f"GRANT SELECT (id, v) ON t TO inner_{user}", f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}",
+    )  # fmt: skip
+    (finding,) = [each for each in source.check() if each.table == of(mariadb)]
+    assert (finding.state, "rights to columns" in finding.detail) == ("failed", True)
+    mariadb.execute(f"GRANT SELECT ON t TO inner_{user}")
+    assert [each for each in source.check() if each.table == of(mariadb)] == []
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "v": "a"}]
+
+
 def test_a_predicate_limits_boundaries_and_rows(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
     source = source_of(mariadb)
