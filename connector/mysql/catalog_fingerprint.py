@@ -17,7 +17,9 @@ statement is logged before the end of the next reading, one look later; no other
 After a crash, nothing before or after it explains another id: MariaDB changes ids before it logs the
 statement, so a crash in between leaves an empty table and a log without the statement. An agent does not know
 of crashes in log that was read before it started. As each begins a new log file, there may have been one if
-`at` is in an earlier file than the one from which the agent has read.
+`at` is in an earlier file than the one from which the agent has read. It stays there while looks find the
+same id: on MariaDB, most tables that are rebuilt while no agent runs are dumped again. On MySQL, a crash
+leaves both what a statement does and its place in the log, or neither.
 
 Invariants:
 
@@ -78,11 +80,14 @@ class Statements:
         self._late: dict[TableName, tuple[int, ...]] = {}
         self._crashes: tuple[int, ...] = ()
 
-    def begin(self, epoch: int, position: int) -> None:
-        """Discard what belongs to another epoch; the log is read from `position` on, or once more."""
+    def begin(self, epoch: int, position: int | None) -> None:
+        """Discard what belongs to another epoch; the log is read from `position` on, or once more.
+
+        None if it does not matter whether the server crashed before that.
+        """
         if epoch != self._epoch:
             self._epoch, self._of, self._late, self._crashes = epoch, {}, {}, ()
-            self._file, _ = unpack_binlog_position(position)
+            self._file, _ = unpack_binlog_position(position or 0)
 
     def add(self, table: TableName, lsn: int, *, late: bool = False) -> None:
         """Record a statement; `late`: it may be logged after it has unlocked the table."""

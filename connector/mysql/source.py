@@ -369,7 +369,7 @@ class MysqlSource:
         except BaseException:
             close(side)
             raise
-        self._ids.statements.begin(epoch, resume_point.position)
+        self._ids.statements.begin(epoch, resume_point.position if server.mariadb else None)
         self._one_phase.begin(epoch, resume_point.position, server.uuid)
         self._native_keys.begin(server.uuid)
         buffer = LogBuffer(

@@ -580,6 +580,31 @@ def test_a_crash_within_a_truncate_is_seen_though_another_agent_starts_after_it_
         assert [bool(another.unlogged(first[table], found[table])) for table in tables] == [True, False]
 
 
+def test_what_a_logged_statement_rebuilds_while_no_agent_runs_is_dumped_again_on_mariadb_alone(
+    mariadb: MysqlDatabase,
+) -> None:
+    """MariaDB may have crashed within a TRUNCATE where a log file ended since the id was first seen."""
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, table = source_of(mariadb), TableName(mariadb.name, "t")
+    source.prepare()
+    with opened(source, source.begin_log(fresh=True)) as log:
+        read_up(mariadb, log)
+        first = checked(source, table, str(Fingerprint()))
+        mariadb.execute("FLUSH BINARY LOGS")
+        for _ in range(3):
+            read_up(mariadb, log)
+            assert checked(source, table, first) == first
+        left = ResumePoint(log.position, ())
+    another = source_of(mariadb)
+    another.prepare()
+    with opened(another, left) as log:
+        mariadb.execute("ALTER TABLE t FORCE")
+        read_up(mariadb, log)
+        found = checked(another, table, first)
+        assert found != first
+        assert bool(another.unlogged(first, found)) != mariadb.is_mysql
+
+
 def read_up(mariadb: MysqlDatabase, log: MysqlLogReader) -> None:
     """Read the log until it has no more, not even what the reader itself has written."""
 
