@@ -178,7 +178,12 @@ class Catalog:
     def _layout(
         self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None
     ) -> TableLayout:
-        if facts and (unfit := _unlike_heap(facts) or _misidentified(facts) or _deferring(facts)):
+        changes_method = self._connection.server_version >= 150000
+        if facts and (
+            unfit := _unlike_heap(facts, changes_method=changes_method)
+            or _misidentified(facts)
+            or _deferring(facts)
+        ):
             return unfit
         before_images = table in self._tables and self._tables[table].before_images
         if problem := misnamed((c.name for c in columns), before_images=before_images):
@@ -303,13 +308,18 @@ def _ambiguous(table: TableName, column: Column) -> TableLayout:
     )
 
 
-def _unlike_heap(facts: TableFacts) -> TableLayout | None:
-    """Refuse a table whose changes may not be in the log, or not as they are in it."""
+def _unlike_heap(facts: TableFacts, *, changes_method: bool) -> TableLayout | None:
+    """Refuse a table whose changes may not be in the log, or not as they are in it.
+
+    `changes_method`: the server has a statement that moves a table to another access method.
+    """
     if facts.unlogged or not facts.foreign_storage:
         return _unlogged(facts)
     listed, whole = facts.foreign_storage, facts.foreign_storage == (facts.table,)
     who = "it is" if whole else f"its partitions {', '.join(map(str, listed))} are"
     fix = " ".join(f"ALTER TABLE {qualified(part)} SET ACCESS METHOD heap;" for part in listed)
+    if not changes_method:
+        fix = f"put tables created with USING heap in place of {', '.join(map(qualified, listed))},"
     return TableLayout(
         None,
         f"{who} stored by another access method than heap, whose changes the log may not have",

@@ -283,6 +283,28 @@ def test_check_and_the_running_agent_find_the_same_tables_unfit_and_the_sql_give
     assert not [text for text in bad(source_of(database, keys=tables)) if "publication" not in text]
 
 
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+def test_the_hint_for_a_table_of_another_access_method_is_one_that_the_release_has(
+    database: Database,
+) -> None:
+    """Before release 15, no statement moves a table to another access method."""
+    database.execute("""
+        CREATE FUNCTION other_handler(internal) RETURNS table_am_handler
+            LANGUAGE internal AS 'heap_tableam_handler';
+        CREATE ACCESS METHOD other TYPE TABLE HANDLER other_handler;
+        CREATE TABLE t (id int PRIMARY KEY) USING other""")
+    hint = only(bad(source_of(database)), "table public.t:").fix or ""
+    statement, sql, _ = hint.partition(";")
+    if database.server.version.startswith("14"):
+        assert "created with USING heap" in hint
+        created = "CREATE TABLE u (LIKE t INCLUDING ALL) USING heap"
+        statement = f"{created}; DROP TABLE t; ALTER TABLE u RENAME TO t"
+    else:
+        assert sql
+    database.execute(statement)
+    assert not [text for text in bad(source_of(database)) if "publication" not in text]
+
+
 def test_a_column_that_holds_the_id_of_another_object_is_warned_of(database: Database) -> None:
     database.execute(
         "CREATE TYPE region AS ENUM ('eu'); CREATE DOMAIN relation AS regclass;"
