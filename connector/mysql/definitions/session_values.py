@@ -7,7 +7,8 @@ it, and a changed global setting changes it in all rows. The functions below are
 - ``lc_time_names``: those that name days and months;
 - ``default_week_format``: ``week`` without a mode, and ``extract(week from ...)``;
 - ``div_precision_increment``: ``/``;
-- ``sql_mode``: ``str_to_date`` and casts of texts and numbers to dates, which make zero dates or none;
+- ``sql_mode``: ``str_to_date`` and casts of texts and numbers to dates, which make zero dates or none; on
+  MySQL also what takes a part of such a date;
 - ``block_encryption_mode``: ``aes_encrypt`` and ``aes_decrypt``;
 - ``default_regex_flags`` (MariaDB): regular expressions.
 
@@ -15,7 +16,8 @@ Which of them a column may use at all differs between servers. Expressions are a
 them: MySQL writes quotes with a backslash.
 
 Not noticed: settings that change what an expression does with a column's value before any function, as
-PAD_CHAR_TO_FULL_LENGTH does, and those that limit the length of a result.
+PAD_CHAR_TO_FULL_LENGTH does, comparisons of texts with dates, which `sql_mode` decides, too, whether digits
+after the second are rounded or cut off, and those that limit the length of a result.
 """
 
 from __future__ import annotations
@@ -39,8 +41,12 @@ _NAMES_IN_FORMAT = re.compile(r"%[abMW]")
 
 _WEEK = re.compile(r"\bweek\(", re.IGNORECASE)
 
-_TO_DATE = re.compile(r"\bas date|\b(?:date|timestamp)\(", re.IGNORECASE)
+_TO_DATE = re.compile(r"\bas date|\b(?:date|timestamp|last_day|from_days)\(", re.IGNORECASE)
 """What takes texts and numbers for dates, and adds the current date to a TIME."""
+
+_MYSQLS_TO_DATE = re.compile(
+    r"\b(?:year|month|dayofmonth|quarter|to_days|datediff|date_format|extract)\(", re.IGNORECASE
+)
 
 _QUOTED = re.compile(r"\\'(?:\\\\\\'|\\\\|[^\\])*\\'|'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`", re.DOTALL)
 
@@ -56,6 +62,7 @@ def depends_on_settings(expression: str, *, mariadb: bool, all_dates: bool) -> b
         or _names_days(expression)
         or any(_lacks_mode(expression, found.end()) for found in _WEEK.finditer(expression))
         or (not all_dates and _TO_DATE.search(expression))
+        or (not all_dates and not mariadb and _MYSQLS_TO_DATE.search(expression))
         or "/" in _QUOTED.sub("", expression)
     )
 
