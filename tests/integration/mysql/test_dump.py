@@ -360,6 +360,18 @@ def test_a_table_is_not_read_if_only_an_invisible_column_may_not_be_and_check_sa
         assert [each for each in source.check() if each.table == of(mariadb)] == []
 
 
+def test_what_looks_like_a_column_in_the_comment_of_a_partition_is_none(mariadb: MysqlDatabase) -> None:
+    comment = r"\n  `secret` int"
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)"
+        f" (PARTITION p VALUES LESS THAN (9) COMMENT '{comment}')",
+        "INSERT INTO t VALUES (1)",
+    )
+    source = source_of(mariadb)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1}]
+
+
 @pytest.mark.only_mysql
 @pytest.mark.every_release
 def test_check_refuses_rights_to_columns_through_a_role_too_and_a_role_with_the_table_suffices(
