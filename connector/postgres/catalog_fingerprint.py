@@ -52,10 +52,10 @@ from psycopg2.errors import LockNotAvailable
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.postgres.catalog import Catalog, TableLayout, layouts_of, with_former_types
+from connector.postgres.catalog import Catalog, layouts_of, with_former_types
 from connector.postgres.connection import all_rows, one_snapshot
-from connector.postgres.publication import Publication, find_publication, uncarried
-from connector.postgres.table_facts import (
+from connector.postgres.definitions.refusals import TableLayout
+from connector.postgres.definitions.table_facts import (
     COLUMN_NUMBERS,
     PARTS,
     PUBLISHED,
@@ -66,6 +66,7 @@ from connector.postgres.table_facts import (
     find_tables,
     snapshot_of,
 )
+from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.schema import TableName, folded
 from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
@@ -254,9 +255,7 @@ def _unfit(
     layouts: Mapping[TableName, TableLayout],
     locked: Collection[TableName],
 ) -> dict[TableName, UnfitTable]:
-    unfit = {
-        t: UnfitTable(layout.reason, layout.hint) for t, layout in layouts.items() if layout.schema is None
-    }
+    unfit = {t: UnfitTable(its.reason, its.hint) for t, its in layouts.items() if its.schema is None}
     if found is not None:
         for table, statement in uncarried(found, [t.table for t in capturable]).items():
             hint = f"{statement} then dump it again: deltatide dump {table}"

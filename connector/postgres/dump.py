@@ -37,6 +37,7 @@ from connector.postgres.catalog import Catalog, Types, row_security_hint
 from connector.postgres.codec.column_decoder import decode_column
 from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote, sqlstate_of
+from connector.postgres.definitions.table_facts import find_table, qualified
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.key_sql import (
@@ -49,7 +50,6 @@ from connector.postgres.key_sql import (
 )
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.predicate import bounded, check_predicate, pick_rows, without_values
-from connector.postgres.table_facts import find_table, qualified
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange

@@ -25,7 +25,7 @@ from psycopg2.extensions import connection as Connection
 from connector.errors import TableError
 from connector.postgres.catalog import types_within
 from connector.postgres.connection import all_rows, literal, quote
-from connector.postgres.table_facts import qualified
+from connector.postgres.definitions.table_facts import qualified
 from connector.schema import TableName, TableSchema
 from connector.source import Finding
 

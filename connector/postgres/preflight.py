@@ -16,19 +16,14 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, TransientError
 from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
 from connector.postgres import publication
-from connector.postgres.catalog import (
-    Catalog,
-    TableLayout,
-    layouts_of,
-    row_security_hint,
-    whole_rows_sql,
-)
+from connector.postgres.catalog import Catalog, layouts_of, row_security_hint
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
+from connector.postgres.definitions.refusals import TableLayout, whole_rows_sql
+from connector.postgres.definitions.table_facts import TableFacts, find_tables, qualified
 from connector.postgres.driver.choice import driver
 from connector.postgres.key_sql import check_collations
 from connector.postgres.predicate import TYPE_SCHEMAS
 from connector.postgres.slot import check_standbys, copies, find_slot
-from connector.postgres.table_facts import TableFacts, find_tables, qualified
 from connector.schema import TableName
 from connector.source import Finding
 

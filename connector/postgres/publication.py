@@ -20,7 +20,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import PreconditionError, TransientError
 from connector.postgres.connection import all_rows, one_row, quote
-from connector.postgres.table_facts import qualified
+from connector.postgres.definitions.table_facts import qualified
 from connector.schema import TableName
 
 log = logging.getLogger(__name__)

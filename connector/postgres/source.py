@@ -27,10 +27,11 @@ from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.logged_table import ColumnLook
 from connector.position import format_lsn
 from connector.postgres import catalog_fingerprint, log_identity, publication, slot
-from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of, types_in
-from connector.postgres.catalog_fingerprint import LOCK_SECONDS, take_snapshot
+from connector.postgres.catalog import UNKNOWN, Catalog, Types, layouts_of, types_in
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot
+from connector.postgres.definitions.refusals import TableLayout
+from connector.postgres.definitions.table_facts import end_of_log, find_tables, look_at_columns, snapshot_of
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log import contradictions
 from connector.postgres.log.buffer import LogBuffer
@@ -38,7 +39,6 @@ from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
 from connector.postgres.predicate import any_not_null
 from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
-from connector.postgres.table_facts import end_of_log, find_tables, look_at_columns, snapshot_of
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
 from connector.source import (
@@ -172,7 +172,7 @@ class PostgresSource:
         with self._checking, driver_errors("reading the catalog"):
             connection = self._watching.get(self._timeline)
             locked = self._still_locked(connection)
-            return take_snapshot(connection, self._config, self._tables, known, locked)
+            return catalog_fingerprint.take_snapshot(connection, self._config, self._tables, known, locked)
 
     def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
         """Look at the columns of these tables alone, in the same session."""
@@ -363,10 +363,7 @@ class PostgresSource:
         self._proof = self._proof_before = None
 
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> TableLayout | None:
-        """Return the layout of a relation as transaction `xid` logged it.
-
-        `NotYetError` if the catalog may lack its types, key or name, as that transaction is not visible yet.
-        """
+        """Return a relation's layout as transaction `xid` logged it; `NotYetError` if that is not visible."""
         table = TableName(relation.namespace, relation.name)
         if not self._config.captures(table):
             return None
@@ -414,7 +411,8 @@ class PostgresSource:
         connection, timeline = self._connect_beside_log()
         try:
             with driver_errors("limiting waits for locks"):
-                one_row(connection, f"SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false)")
+                limit = f"{catalog_fingerprint.LOCK_SECONDS}s"
+                one_row(connection, f"SELECT set_config('lock_timeout', '{limit}', false)")
         except BaseException:
             close(connection)
             raise

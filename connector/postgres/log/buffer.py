@@ -20,7 +20,6 @@ from connector.errors import BugError, NotYetError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.logged_table import LoggedTable
-from connector.postgres.catalog import TableLayout
 from connector.postgres.codec.pgoutput import (
     CHANGES,
     Begin,
@@ -32,6 +31,7 @@ from connector.postgres.codec.pgoutput import (
     to_datetime,
 )
 from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
+from connector.postgres.definitions.refusals import TableLayout
 from connector.postgres.log.descriptions import Descriptions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName

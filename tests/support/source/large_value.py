@@ -25,7 +25,7 @@ from connector.capture.lander import Lander
 from connector.landing.event_batch import assemble
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
-from connector.postgres.catalog import TableLayout
+from connector.postgres.definitions.refusals import TableLayout
 from connector.postgres.driver.copysocket import SocketCopy
 from connector.postgres.driver.messagesocket import MessageSocket
 from connector.postgres.dump import PostgresChunk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.postgres.table_facts import Index, TableFacts
+from connector.postgres.definitions.table_facts import Index, TableFacts
 from connector.schema import TableName
 
 

@@ -11,7 +11,7 @@ from connector.capture.tables import Tables
 from connector.config import TableConfig
 from connector.landing.column_names import IDS_PER_TABLE, ColumnNames
 from connector.logged_table import ColumnLook, LoggedTable
-from connector.postgres.table_facts import column_look
+from connector.postgres.definitions.table_facts import column_look
 from connector.schema import Column, TableName, TableSchema
 from tests.support.agent.agents import config_of
 

@@ -11,8 +11,8 @@ import pytest
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit
 from connector.logged_table import LoggedTable
-from connector.postgres.catalog import TableLayout
 from connector.postgres.codec.pgoutput import Relation
+from connector.postgres.definitions.refusals import TableLayout
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.visibility import Visibility
 from connector.schema import Column, TableName, TableSchema
