@@ -328,8 +328,7 @@ def as_of(
 
 
 Choose = Callable[[Sequence[TableName], Mapping[TableName, str]], Iterable[TableName]]
-"""Takes the names of a cut's tables and views, and the reasons why some views are not of its state; returns
-those to read."""
+"""Takes the names of a cut's tables and views, and why it has no others; returns those to read."""
 
 
 def tables_at(
@@ -357,13 +356,14 @@ def _as_of(
     """Return tables as of a cut; `named`: the caller chose this one, so it is read as it was built."""
     frontiers = frontiers_in(row)
     targets = targets_of(config, frontiers)
-    stale = stale_views(spark, row, targets)
+    lacking = {t: at.error or "not merged yet" for t, at in frontiers.items() if at.version is None}
+    lacking |= stale_views(spark, row, targets)
     doubtful = {t for t, at in frontiers.items() if not (named or at.is_built_with(built_with_in(config, t)))}
-    there = [t for t, frontier in frontiers.items() if frontier.version is not None and t not in stale]
+    there = [t for t in frontiers if t not in lacking]
     frames: dict[TableName, DataFrame] = {}
-    for table in choose(there, stale):
-        if table in stale:
-            raise not_of_cut(table, row["manifest"], stale[table])
+    for table in choose(there, lacking):
+        if table in lacking:
+            raise not_of_cut(table, row["manifest"], lacking[table])
         if table not in there:
             raise ConfigurationError(
                 f"the cut of manifest {row['manifest']} has no table {str(table)!r}",

@@ -61,11 +61,11 @@ def answer(
     `ConfigurationError` if it is not a query, or names an unknown table.
     """
     known: list[TableName] = []
-    stale: dict[TableName, str] = {}
+    lacking: dict[TableName, str] = {}
 
-    def choose(tables: Sequence[TableName], views: Mapping[TableName, str] = MappingProxyType({})) -> Names:
+    def choose(tables: Sequence[TableName], others: Mapping[TableName, str] = MappingProxyType({})) -> Names:
         known.extend(tables)
-        stale.update(views)
+        lacking.update(others)
         return named_in(sql, tables)
 
     if live:
@@ -87,17 +87,18 @@ def answer(
         frames[names[name]].createOrReplaceTempView(quoted(name))
     try:
         frame = _queried(spark, sql, names)
+        foreign = foreign_relation(analyzed(spark, sql), views)
+        if foreign is not None:
+            raise ConfigurationError(
+                f"the query reads {foreign}, which is not a table as of manifest {state[0]}",
+                hint=_hint(names),
+            )
     except ConfigurationError as error:
-        if named := named_in(sql, stale):
-            raise not_of_cut(named[0], state[0], stale[named[0]]) from error
+        if named := named_in(sql, lacking):
+            raise not_of_cut(named[0], state[0], lacking[named[0]]) from error
         if live and (named := named_in(sql, (TableName(VIEWS, name) for name in config.views))):
             error.hint = f"{error.hint}; the view {named[0].name} is read as of a cut: leave out --live"
         raise
-    foreign = foreign_relation(analyzed(spark, sql), views)
-    if foreign is not None:
-        raise ConfigurationError(
-            f"the query reads {foreign}, which is not a table as of manifest {state[0]}", hint=_hint(names)
-        )
     return Answer(frame, *state)
 
 

@@ -124,9 +124,14 @@ def tables_read(
     return found
 
 
-def not_of_cut(view: TableName, manifest: int, reason: str) -> ConfigurationError:
-    """Build the error for reading a view as of a cut whose state it does not have."""
+def not_of_cut(table: TableName, manifest: int, reason: str) -> ConfigurationError:
+    """Build the error for reading a table or a view as of a cut that has no state of it."""
+    if table.namespace == VIEWS:
+        return ConfigurationError(
+            f"the view {table.name} is not as of the cut of manifest {manifest}: {reason}",
+            hint="deltatide views shows the views; the next merge refreshes it if it can",
+        )
     return ConfigurationError(
-        f"the view {view.name} is not as of the cut of manifest {manifest}: {reason}",
-        hint="deltatide views shows the views; the next merge refreshes it if it can",
+        f"the cut of manifest {manifest} has no rows of {table}: {reason}",
+        hint="deltatide merge says what to do, or merges it; a later cut then has it",
     )

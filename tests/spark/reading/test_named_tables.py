@@ -112,3 +112,19 @@ def test_a_cut_is_chosen_by_manifest_position_or_time_and_queried(
         with pytest.raises(ConfigurationError, match=said) as refused:
             answer(spark, config, sql)
         assert "`orders`, `public.items`" in (refused.value.hint or "")
+
+
+def test_a_table_that_no_cut_has_yet_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.landed.table(ITEMS)
+    spark.range(1).write.format("delta").save(f"{tmp_path}/lake/public/items")  # somebody else's
+    land(zone, 0x10, 1, minutes=0)
+    (failed,) = zone.merge().failed
+    for read in (
+        lambda: as_of(spark, zone.config, tables=["public.items"]),
+        lambda: answer(spark, zone.config, "SELECT count(*) FROM items"),
+    ):
+        with pytest.raises(ConfigurationError, match="cut of manifest 1 has no rows") as said:
+            read()
+        assert f"of public.items: {failed.error}" in str(said.value)
+    assert answer(spark, zone.config, "SELECT count(*) FROM orders").frame.collect()[0][0] == 1
