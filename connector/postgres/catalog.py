@@ -135,6 +135,7 @@ class Catalog:
         self._tables = tables
         self._types = {} if types is None else types
         self._former = {} if former is None else former
+        self._examined: set[tuple[int, int]] = set()
         self._cut_down: set[tuple[int, int]] = set()
         self._alike: set[tuple[int, int]] = set()
 
@@ -233,19 +234,24 @@ class Catalog:
         return _types_word(found) if found else ""
 
     def _resolve_all(self, types: Collection[tuple[int, int]]) -> None:
-        """Look up each type's name and landing type; a domain lands as its base type."""
+        """Look up each type's name and landing type, and whether a key may have it.
+
+        A domain lands as its base type. A name that is known already, to others, too, stays as it is.
+        """
         unknown = []
-        for oid, typmod in set(types) - self._types.keys():
+        for oid, typmod in set(types) - self._examined:
             formatted = source_type(oid, typmod)
             if formatted is not None and oid < FIRST_USER_OID:
                 self._types[oid, typmod] = formatted, landing_type(oid, typmod)
+                self._examined.add((oid, typmod))
             else:
                 unknown.append((oid, typmod))
         if unknown:
             given = {"oids": [oid for oid, _ in unknown], "typmods": [typmod for _, typmod in unknown]}
             bases = {(oid, typmod): row for oid, typmod, *row in all_rows(self._connection, _TYPES, given)}
             for type_, (formatted, *base, cut_down, alike) in bases.items():
-                self._types[type_] = formatted, landing_type(*base)
+                self._types.setdefault(type_, (formatted, landing_type(*base)))
+                self._examined.add(type_)
                 self._cut_down |= {type_} if cut_down else set()
                 self._alike |= {type_} if alike else set()
 

@@ -510,7 +510,8 @@ def test_a_table_is_unfit_if_values_of_its_key_have_the_same_text(type_: str, da
         CREATE TABLE w (id regprocedure PRIMARY KEY)""")
     source = source_of(database)
     source.prepare()
-    seen = source.check_catalog()
+    seen, listed = source.check_catalog(), source.tables()
     source.close()
     assert {str(table) for table in seen.tables} == {"public.u", "public.w"}
+    assert [problem.table for problem in listed.unfit] == [TABLE]  # though its type's name is known already
     assert "writes different values alike" in seen.unfit[TABLE].reason
