@@ -96,6 +96,7 @@ class PostgresSource:
         self._timeline: str | None = None
         self._types, self._former_types = Types(), Types()
         self._failures, self._readers = _Failures(0, 0.0), set[int]()
+        self._kept_slot = False  # standbys kept the one that was dropped, and none is created yet
 
     def ensure_logging(self) -> None:
         """Do nothing: the server always logs, and does not start with too little logging for its slots."""
@@ -234,9 +235,10 @@ class PostgresSource:
                 log.info("adopted slot %s", name)
                 position = found.confirmed
             else:
-                kept = slot.drop_slot(connection, name)
+                kept = self._kept_slot = slot.drop_slot(connection, name) or self._kept_slot
                 self._readers.add(connection.info.backend_pid)  # if we lose it, it goes on waiting
                 position = slot.create_slot(connection, name, stopping, self._connect_to_log, kept)
+                self._kept_slot = False
             self._proof = self._session.process
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 

@@ -527,6 +527,29 @@ def test_a_slot_that_standbys_keep_is_kept_by_them_after_a_gap(database: Databas
         database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
 
 
+@pytest.mark.parametrize("postgres", [17], indirect=True)
+def test_a_slot_that_standbys_keep_is_kept_though_the_first_attempt_to_create_it_anew_ends(
+    database: Database,
+) -> None:
+    """It waits for the transactions of others, and the former slot is gone by then."""
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+    source = source_of(database)
+    source.prepare()
+    database.execute(create, (database.name,))
+    with contextlib.closing(source):
+        with contextlib.closing(database.connect(autocommit=False)) as running:
+            with running.cursor() as cursor:
+                cursor.execute("SELECT pg_current_xact_id()")
+            with pytest.raises(TransientError, match="creating slot"):
+                source.begin_log(fresh=True, stopping=lambda: True)
+            slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s"
+            wait_until(lambda: database.execute(slots, (database.name,)) == [(0,)], "it is gone")
+        source.begin_log(fresh=True)
+    kept = "SELECT failover FROM pg_replication_slots WHERE slot_name = %s"
+    assert database.execute(kept, (database.name,)) == [(True,)]
+    database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
+
+
 def test_a_slot_is_made_anew_only_over_the_session_whose_server_was_identified(database: Database) -> None:
     """Reopened, it may lead to another database, whose slot would be dropped."""
     source = source_of(database)
