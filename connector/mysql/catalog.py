@@ -36,6 +36,9 @@ class TableFacts:
     comment: str | None = None
 
 
+_FACTS = "table_type, engine, table_rows, table_comment"
+
+
 def find_tables(
     connection: Connection[Any], config: SourceConfig, busy: set[TableName] | None = None
 ) -> list[TableFacts]:
@@ -49,8 +52,7 @@ def find_tables(
     for condition in conditions(named):
         found = rows(
             connection,
-            "SELECT table_schema, table_name, table_type, engine, table_rows, table_comment"
-            f" FROM information_schema.tables WHERE ({condition})"
+            f"SELECT table_schema, table_name, {_FACTS} FROM information_schema.tables WHERE ({condition})"
             " AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')",
         )
         facts += [TableFacts(TableName(namespace, name), *rest) for namespace, name, *rest in found]
@@ -77,7 +79,7 @@ def _of_unlocked(
 ) -> TableFacts | None:
     """Reread the facts of a table that could not be opened: MariaDB returned no engine, and a warning.
 
-    It was locked, dropped (None), or it is broken, which leaves it without an engine.
+    It was locked, dropped (None), or it is broken, which leaves it without an engine, and a BASE TABLE.
     """
     for _ in range(_READINGS):
         try:
@@ -91,9 +93,9 @@ def _of_unlocked(
                 raise
             return facts
         where = table_condition(facts.table)  # an unopened table's comment was why it was not opened
-        found = rows(connection, f"SELECT engine, table_comment FROM information_schema.tables WHERE {where}")
-        if not found or found[0][0] is not None:
-            return replace(facts, engine=found[0][0], comment=found[0][1]) if found else None
+        found = rows(connection, f"SELECT {_FACTS} FROM information_schema.tables WHERE {where}")
+        if not found or found[0][1] is not None:
+            return TableFacts(facts.table, *found[0]) if found else None
     if busy is None:
         raise pymysql.err.OperationalError(LOCKED[0], f"{facts.table} is locked again and again")
     busy.add(facts.table)

@@ -176,7 +176,7 @@ class MysqlSource:
             reader = self._reader
             if reader is not None and reader.progress.server != server.uuid:
                 reader = None  # its positions are in another server's log
-            versioned = {facts.table for facts in found if facts.kind == "SYSTEM VERSIONED"}
+            versioned = {facts.table for facts in found if facts.kind == "SYSTEM VERSIONED"} | busy
             seen = with_notes(self._ids.judge(connection, server, before, reader, versioned), noted)
             position = position_of(*end_of_log(connection, server))
         fingerprints = {table: str(fingerprint) for table, fingerprint in seen.items()}

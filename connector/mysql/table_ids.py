@@ -94,8 +94,8 @@ class TableIds:
     ) -> dict[TableName, Fingerprint]:
         """Return the fingerprints to remember; those already known if nothing can be judged yet.
 
-        Takes a reading at each look, unless one still waits for the log. `versioned`: tables with former
-        versions of their rows.
+        Takes a reading at each look, unless one still waits for the log. `versioned`: tables that may have
+        former versions of their rows.
         """
         self._versioned = versioned
         self._unlocked = {table: epoch for table, epoch in self._unlocked.items() if table in known}

@@ -269,6 +269,32 @@ def test_a_table_that_is_gone_once_it_is_unlocked_is_not_taken_for_a_broken_one(
     assert not busy
 
 
+@pytest.mark.only_mariadb
+def test_what_kind_a_table_is_of_is_read_once_it_is_unlocked(mariadb: MysqlDatabase) -> None:
+    """Until then, MariaDB calls each a base table: of one with versions, ids of all partitions counted."""
+    config, found = source_of(mariadb)._config, list[TableFacts]()
+    session, holder = connect(mariadb.url, "test"), mariadb.connect()
+    holder.cursor().execute(f"SELECT GET_LOCK('{mariadb.name}', 0)")
+    making = (
+        "CREATE TABLE slow (id int PRIMARY KEY) WITH SYSTEM VERSIONING"
+        f" SELECT 1 AS id, GET_LOCK('{mariadb.name}', 60) AS s"
+    )
+    creating = threading.Thread(target=lambda: mariadb.execute(making))
+    looking = threading.Thread(target=lambda: found.extend(find_tables(session, config)))
+    creating.start()
+    in_state = "SELECT 1 FROM information_schema.processlist WHERE state LIKE '{}%' AND info LIKE '{}%'"
+    wait_until(lambda: mariadb.execute(in_state.format("User lock", "CREATE")), "the table is locked")
+    query(session, "SET SESSION lock_wait_timeout = 3")
+    looking.start()
+    waiting = in_state.format("Waiting for table metadata lock", "SELECT 1 FROM `")
+    wait_until(lambda: mariadb.execute(waiting), "it was listed without an engine, and is waited for")
+    holder.close()
+    creating.join()
+    looking.join()
+    close(session)
+    assert [facts.kind for facts in found] == ["SYSTEM VERSIONED"]
+
+
 @pytest.mark.every_release
 def test_each_missing_right_is_reported_with_its_grant(mariadb: MysqlDatabase, agent: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
