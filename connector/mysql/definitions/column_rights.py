@@ -33,7 +33,7 @@ def refuse_hidden(connection: Connection[Any], table: TableName, shown: Collecti
             raise
         reason = "the user has rights to columns, not to the table, so an invisible one may be hidden from it"
         raise TableError(table, reason, hint=hint) from error
-    columns, _, _ = str(definition).partition("\n) ENGINE=")  # what follows has line breaks in comments
+    columns, _, _ = str(definition).partition("\n) ")  # what follows has line breaks in comments
     names = (name.replace("``", "`") for name in _COLUMN.findall(columns))
     if hidden := [name for name in names if name not in shown]:
         raise TableError(table, f"the user may not read column {', '.join(hidden)}", hint=hint)
