@@ -210,16 +210,12 @@ def read_commits(
     *,
     id_: str | None = None,
 ) -> Commits:
-    """Read a table's history from the version of its frontier on; all of it if that has none.
+    """Read a table's history from its frontier's version on, or from our newest mark of rows.
 
-    If that shows no mark of rows, only upkeep's, it reads on to the newest one: what Delta skips is up to it.
     `built_with`: what our commits must have been written with (`Mark`); None: anything. `id_`: the table's
     id, to find commits that continued another table; None: they are not looked for.
     """
-    rows = read_history(spark, target, frontier.version or 0)
-    count = len(rows)
-    while len(rows) == count and (found := _marks(rows, source)) and all(m.layout for m in found.values()):
-        rows = _newest(spark, target, count := 10 * count)
+    rows = read_history(spark, target, frontier.version or 0, source)
     return commits_of(rows, source, frontier, built_with, id_=id_)
 
 
@@ -249,15 +245,19 @@ def is_version_of(rows: Sequence[Row], source: str, frontier: Frontier) -> bool:
     return known and not _was_replaced(rows, _marks(rows, source), frontier)
 
 
-def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:
-    """Read the commits from version `since` on, as far as the log has them, and some before; newest first."""
+def read_history(spark: SparkSession, target: Target, since: int, source: str | None = None) -> list[Row]:
+    """Read the commits from version `since` on, as far as the log has them, and some before; newest first.
+
+    `source`: if that shows only marks of its upkeep, read back to its newest mark of rows.
+    """
     count = COMMITS_READ
     while True:
         rows = _newest(spark, target, count)
         wanted = rows[0]["version"] - since + 1
-        if wanted <= count:
+        layouts = {mark.layout for mark in _marks(rows, source or "").values()}
+        if wanted <= count and (layouts != {True} or len(rows) < count):
             return rows
-        count = wanted + COMMITS_READ  # others may commit meanwhile
+        count = wanted + COMMITS_READ if wanted > count else 10 * count  # others may commit meanwhile
 
 
 def is_new(spark: SparkSession, target: Target, mark: Mark) -> bool:

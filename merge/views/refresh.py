@@ -177,7 +177,7 @@ class Refresh:
     def _written(self, id_: str) -> _Written | None:
         """Return our newest commit that wrote the view's rows; None if its rows may be others."""
         since = self.frontier.version or 0 if self.frontier.id == id_ else 0
-        history = read_history(self.spark, self.target, since)
+        history = read_history(self.spark, self.target, since, self._source)
         found = newest_written(history, self._source)
         if found is None or found[1].manifest > self.manifest.number:
             return None

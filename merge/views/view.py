@@ -108,7 +108,7 @@ def tables_read(
     while waiting:
         at, name = frontiers[waiting[-1]], waiting.pop()
         target = replace(targets_of(config, [name])[name], shape=VIEW)
-        history = read_history(spark, target, at.version or 0)
+        history = read_history(spark, target, at.version or 0, config.source.name)
         written = newest_written(
             [row for row in history if row["version"] <= (at.version or 0)], config.source.name
         )

@@ -13,7 +13,8 @@ pytest.importorskip("pyspark")
 
 from connector.errors import TableError
 from connector.schema import TableName
-from merge.lake.commits import Mark
+from merge.lake import commits
+from merge.lake.commits import COMMITS_READ, Mark
 from merge.lake.control_table import Frontier
 from merge.lake.retry import OvertakenError
 from merge.lake.target import COLUMNS_PROPERTY, COLUMNS_SINCE_PROPERTY, Target, TargetState
@@ -21,7 +22,7 @@ from merge.views import refresh as module
 from merge.views.dependencies import PlannedView
 from merge.views.inputs import Input
 from merge.views.refresh import Refresh
-from merge.views.view import View
+from merge.views.view import View, tables_read
 from tests.support.landing.landed import config_of
 
 CONFIG = config_of("/landing", "/lake")
@@ -96,6 +97,27 @@ def test_a_view_that_a_later_merge_has_refreshed_stays_at_a_version_that_is_ther
     monkeypatch.setattr(module, "table_id", lambda *_: "v")
     report = of_history(monkeypatch, Frontier(12, 9, "v"), *rows)._still_recorded()
     assert (report and report.version) == named
+
+
+def test_an_unchanged_view_is_not_refreshed_though_only_upkeep_has_committed_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cut names upkeep's commit; the one that wrote the rows is long before. Nor is it forgotten what
+    they were computed from."""
+    made_of = {"query": View("a", "SELECT 1").definition, "inputs": {}, "spark": "4.1.4"}
+    nights = [commit(at, "VACUUM END") for at in range(2, COMMITS_READ + 2)]
+    last = COMMITS_READ + 2
+    rows = [commit(0, "CREATE TABLE"), commit(1, "WRITE", 8, **made_of), *nights]
+    rows.append(commit(last, "CHANGE COLUMN", 10))
+    monkeypatch.setattr(commits, "_newest", lambda _spark, _target, count: rows[: -count - 1 : -1])
+    monkeypatch.setattr(module, "table_id", lambda *_: "v")
+    refresh = of_history(monkeypatch, Frontier(10, last, "v"))
+    monkeypatch.setattr(module, "read_history", commits.read_history)
+    report = refresh._unchanged()
+    assert report is not None
+    assert report.version == last
+    frontiers = {TableName("views", "a"): refresh.frontier, TableName("shop", "orders"): Frontier(10, 3, "t")}
+    assert tables_read(refresh.spark, CONFIG, TableName("views", "a"), frontiers) == set()
 
 
 def test_a_full_refresh_does_not_take_the_incremental_one_of_another_job_for_its_own(
