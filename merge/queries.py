@@ -363,7 +363,7 @@ def _as_of(
     frames: dict[TableName, DataFrame] = {}
     for table in choose(there, lacking):
         if table in lacking:
-            raise not_of_cut(table, row["manifest"], lacking[table])
+            raise not_of_cut(config, table, row["manifest"], lacking[table])
         if table not in there:
             raise ConfigurationError(
                 f"the cut of manifest {row['manifest']} has no table {str(table)!r}",

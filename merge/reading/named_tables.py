@@ -29,7 +29,7 @@ from merge.lake.retry import first_line
 from merge.lake.target import shape_of_rows, targets_of
 from merge.overlay import ALIVE
 from merge.queries import live_tables, tables_at
-from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
+from merge.reading.query_plans import analyzed, as_subquery, foreign_relation, parsed, relations
 from merge.shapes.shape import shapes_of
 from merge.sql_formatting import quoted
 from merge.views.view import VIEWS, not_of_cut
@@ -94,10 +94,12 @@ def answer(
                 hint=_hint(names),
             )
     except ConfigurationError as error:
-        if named := named_in(sql, lacking):
-            raise not_of_cut(named[0], state[0], lacking[named[0]]) from error
-        if live and (named := named_in(sql, (TableName(VIEWS, name) for name in config.views))):
-            error.hint = f"{error.hint}; the view {named[0].name} is read as of a cut: leave out --live"
+        others = [TableName(VIEWS, name) for name in config.views] if live else lacking
+        if (read := _read_beside(spark, sql, names, others)) is None:
+            raise
+        if not live:
+            raise not_of_cut(config, read, state[0], lacking[read]) from error
+        error.hint = f"{error.hint}; the view {read.name} is read as of a cut: leave out --live"
         raise
     return Answer(frame, *state)
 
@@ -126,6 +128,18 @@ def named_in(sql: str, tables: Iterable[TableName]) -> list[TableName]:
         for table in tables
         if re.search(rf"(?<!\w){re.escape(fold(table.name).replace('`', '``'))}(?!\w)", text)
     ]
+
+
+def _read_beside(
+    spark: SparkSession, sql: str, names: Iterable[str], others: Iterable[TableName]
+) -> TableName | None:
+    """Return the first of other tables that a query reads by a name that is not among `names`, or None."""
+    try:
+        read = {fold(".".join(name.split(", "))) for name in relations(parsed(spark, sql))}
+    except AnalysisException:
+        return None
+    read -= {fold(name) for name in names}
+    return next((table for table in others if read & {fold(str(table)), fold(table.name)}), None)
 
 
 def _hint(names: Iterable[str]) -> str:

@@ -124,14 +124,14 @@ def tables_read(
     return found
 
 
-def not_of_cut(table: TableName, manifest: int, reason: str) -> ConfigurationError:
+def not_of_cut(config: Config, table: TableName, manifest: int, reason: str) -> ConfigurationError:
     """Build the error for reading a table or a view as of a cut that has no state of it."""
-    if table.namespace == VIEWS:
+    if table.namespace == VIEWS and table.name in config.views:
         return ConfigurationError(
             f"the view {table.name} is not as of the cut of manifest {manifest}: {reason}",
             hint="deltatide views shows the views; the next merge refreshes it if it can",
         )
     return ConfigurationError(
         f"the cut of manifest {manifest} has no rows of {table}: {reason}",
-        hint="deltatide merge says what to do, or merges it; a later cut then has it",
+        hint="run deltatide merge: it merges the table, or says what to do; a later cut then has it",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,9 @@ pytest.importorskip("pyspark")
 from connector.errors import ConfigurationError
 from connector.position import Moment
 from connector.schema import TableName
+from merge.reading import named_tables
 from merge.reading.cut_choice import moment_of
-from merge.reading.named_tables import named_in, view_names
+from merge.reading.named_tables import _read_beside, named_in, view_names
 from merge.reading.query_plans import foreign_relation
 from tests.support.landing.landed import config_of
 
@@ -30,6 +32,28 @@ def test_only_what_a_query_names_is_read() -> None:
     assert named_in("select count(*) from ITEMS", tables) == [tables[3]]
     assert named_in("SELECT * FROM `odd ``one`", tables) == [ODD]
     assert named_in("SELECT orders_2, my_items FROM x", tables) == []
+
+
+@pytest.mark.parametrize(
+    ("relation", "read"),
+    [
+        ("old.items", True),
+        ("old, Items", True),
+        ("items", False),  # another table's name
+        ("dates", True),
+        ("orders", False),
+        ("other, dates", False),
+    ],
+)
+def test_a_table_is_said_to_be_missing_only_if_a_query_reads_it(
+    monkeypatch: pytest.MonkeyPatch, relation: str, read: bool
+) -> None:
+    """Its name may also be a column's, or that of a table which is there."""
+    plan = f"'Project ['items, 'dates]\n+- 'UnresolvedRelation [{relation}], [], false"
+    monkeypatch.setattr(named_tables, "parsed", lambda *_: plan)
+    there, lacking = ("orders", "items"), [TableName("old", each) for each in ("items", "dates")]
+    spark: Any = None
+    assert (_read_beside(spark, "", there, lacking) is not None) == read
 
 
 OWN = """id: bigint, a
