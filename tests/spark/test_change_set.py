@@ -74,6 +74,7 @@ def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too
 
     monkeypatch.setattr(apply, "merge_sql", statement)
     zone.merge()
+    assert overtaken
     assert zone.rows() == ([] if what == "truncate" else [(2, 22, "new"), (3, 3, "x")])
 
 
