@@ -9,9 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from connector.errors import TableError
+from connector.position import Position
 from connector.schema import TableName
 from merge import table
-from merge.apply import LARGE_BYTES, planning_of
+from merge.apply import LARGE_BYTES, Rules, planning_of, tie
 from merge.key_pruning import FEW_KEYS
 from merge.keys import TargetLayout
 from merge.lake.commits import Commits, Mark
@@ -24,6 +25,7 @@ from merge.lake.target import (
     Target,
     TargetState,
 )
+from merge.shapes.history import merge_sql
 from merge.spark.session_settings import ANY_VERSION, COMPILED, LISTED_KEYS, ONE_TASK, REWRITTEN
 from merge.table import (
     FEW_ROWS,
@@ -71,6 +73,19 @@ def test_a_merge_of_listed_keys_is_planned_once_unless_it_rewrites_the_files_tha
     assert planning_of(marked, layout, FEW_KEYS) == LISTED_KEYS
     assert planning_of(marked, layout, FEW_KEYS + 1) == {}
     assert planning_of(state_of(LARGE_BYTES + 1), layout, FEW_KEYS) == {}
+
+
+def test_a_column_that_spark_can_not_compare_decides_nothing() -> None:
+    """Somebody has added it, so no event has a value. All types of sources are compared."""
+    types = {"id": "bigint", "map<": "int", "texts": "array<string>", "variant": "decimal(20,0)"}
+    added = ("map<string,int>", "array<map<string,int>>", "struct<a:struct<b:variant>>", "geometry(4326)")
+    names = {f"added_{number}": type_ for number, type_ in enumerate(added)}
+    layout = TargetLayout({**types, **names}, ("id",), ())
+    assert layout.compared == ["map<", "texts", "variant"]
+    target = Target(TableName("public", "orders_history"), "orders_history")
+    of_history, _, updates = merge_sql(target, "v", layout, Position(1, 8, 0)).partition(" THEN UPDATE ")
+    assert "added" not in tie(layout, Rules(partial=False, ties=True, soft=False)) + of_history
+    assert "added" in updates
 
 
 def test_few_rows_with_large_values_are_not_merged_in_one_task() -> None:
