@@ -234,23 +234,15 @@ def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: My
         source.close()
 
 
-@pytest.mark.only_mariadb
-def test_a_table_that_is_gone_once_it_is_unlocked_is_not_taken_for_a_broken_one(
-    mariadb: MysqlDatabase,
-) -> None:
-    """MariaDB shows no engine. One that is created under its name meanwhile is a different one."""
-    mariadb.execute("CREATE TABLE kept (id int PRIMARY KEY)")
-    config, busy, found = source_of(mariadb)._config, set[TableName](), list[TableFacts]()
+def found_once_unlocked(mariadb: MysqlDatabase, making: str, busy: set[TableName] | None) -> list[TableFacts]:
+    """List the tables while a statement, held up in `{lock}` until it was listed, creates another one."""
+    config, found = source_of(mariadb)._config, list[TableFacts]()
     session, holder = connect(mariadb.url, "test"), mariadb.connect()
     holder.cursor().execute(f"SELECT GET_LOCK('{mariadb.name}', 0)")
-    making = (
-        f"CREATE TABLE slow (id int PRIMARY KEY) SELECT 1 AS id, GET_LOCK('{mariadb.name}', 60) AS s"
-        " UNION ALL SELECT 1, 1"
-    )
 
     def create() -> None:
-        with contextlib.suppress(pymysql.err.IntegrityError):  # its rows have the same key
-            mariadb.execute(making)
+        with contextlib.suppress(pymysql.err.IntegrityError):  # the statement may fail
+            mariadb.execute(making.format(lock=f"GET_LOCK('{mariadb.name}', 60)"))
 
     creating = threading.Thread(target=create)
     looking = threading.Thread(target=lambda: found.extend(find_tables(session, config, busy)))
@@ -265,6 +257,18 @@ def test_a_table_that_is_gone_once_it_is_unlocked_is_not_taken_for_a_broken_one(
     creating.join()
     looking.join()
     close(session)
+    return found
+
+
+@pytest.mark.only_mariadb
+def test_a_table_that_is_gone_once_it_is_unlocked_is_not_taken_for_a_broken_one(
+    mariadb: MysqlDatabase,
+) -> None:
+    """MariaDB shows no engine. One that is created under its name meanwhile is a different one."""
+    mariadb.execute("CREATE TABLE kept (id int PRIMARY KEY)")
+    busy = set[TableName]()
+    fails = "CREATE TABLE slow (id int PRIMARY KEY) SELECT 1 AS id, {lock} AS s UNION ALL SELECT 1, 1"
+    found = found_once_unlocked(mariadb, fails, busy)
     assert [facts.table.name for facts in found] == ["kept"]
     assert not busy
 
@@ -272,26 +276,8 @@ def test_a_table_that_is_gone_once_it_is_unlocked_is_not_taken_for_a_broken_one(
 @pytest.mark.only_mariadb
 def test_what_kind_a_table_is_of_is_read_once_it_is_unlocked(mariadb: MysqlDatabase) -> None:
     """Until then, MariaDB calls each a base table: of one with versions, ids of all partitions counted."""
-    config, found = source_of(mariadb)._config, list[TableFacts]()
-    session, holder = connect(mariadb.url, "test"), mariadb.connect()
-    holder.cursor().execute(f"SELECT GET_LOCK('{mariadb.name}', 0)")
-    making = (
-        "CREATE TABLE slow (id int PRIMARY KEY) WITH SYSTEM VERSIONING"
-        f" SELECT 1 AS id, GET_LOCK('{mariadb.name}', 60) AS s"
-    )
-    creating = threading.Thread(target=lambda: mariadb.execute(making))
-    looking = threading.Thread(target=lambda: found.extend(find_tables(session, config)))
-    creating.start()
-    in_state = "SELECT 1 FROM information_schema.processlist WHERE state LIKE '{}%' AND info LIKE '{}%'"
-    wait_until(lambda: mariadb.execute(in_state.format("User lock", "CREATE")), "the table is locked")
-    query(session, "SET SESSION lock_wait_timeout = 3")
-    looking.start()
-    waiting = in_state.format("Waiting for table metadata lock", "SELECT 1 FROM `")
-    wait_until(lambda: mariadb.execute(waiting), "it was listed without an engine, and is waited for")
-    holder.close()
-    creating.join()
-    looking.join()
-    close(session)
+    making = "CREATE TABLE slow (id int PRIMARY KEY) WITH SYSTEM VERSIONING SELECT 1 AS id, {lock} AS s"
+    found = found_once_unlocked(mariadb, making, None)
     assert [facts.kind for facts in found] == ["SYSTEM VERSIONED"]
 
 
