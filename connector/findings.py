@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from connector.config import SourceConfig
+from connector.config import SourceConfig, TableConfig
 from connector.errors import PreconditionError, TableError
-from connector.schema import TableName
+from connector.schema import TableName, TableSchema
 from connector.source import Finding, Source, TableListing
 
 CAPTURED = "can be captured"
@@ -50,6 +50,18 @@ def check_patterns(
             yield Finding(f"tables {pattern}", "failed", detail, fix, dropped=True)
     for name in sorted(set(settings) - set(found)):
         yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
+
+
+def check_key_kept(settings: TableConfig | None, schema: TableSchema) -> Finding | None:
+    """Report a table whose section masks or leaves out a key column: it can land, but not be merged.
+
+    Where columns are masked before they land, it can't land either: `connector.masking.source` reports it.
+    """
+    misfit = settings.misfit_of_key(schema.key) if settings and not settings.mask_before_landing else None
+    if misfit is None:
+        return None
+    fix = f"change {schema.table.section} in the configuration"
+    return Finding(f"table {schema.table}", "warning", f"merges will refuse it: {misfit}", fix, schema.table)
 
 
 def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:

@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from connector.config.section import Section, folder_url
 from connector.config.target_columns import TargetColumns
-from connector.schema import fold, folded
 
 
 def _lake_url(url: str) -> str:
@@ -113,12 +112,8 @@ class TableConfig(TargetColumns):
 
     @model_validator(mode="after")
     def _whole_key(self) -> TableConfig:
-        for name in self.key or ():
-            if fold(name) in folded(self.mask):
-                raise ValueError(f"mask names key column {name}: rows are matched by it")
-            listed = self.columns is None or fold(name) in folded(self.columns)
-            if not listed or fold(name) in folded(self.exclude_columns):
-                raise ValueError(f"leaves out key column {name}: rows are matched by it")
+        if misfit := self.misfit_of_key(self.key or ()):
+            raise ValueError(misfit)
         return self
 
     @model_validator(mode="after")

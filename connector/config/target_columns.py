@@ -1,7 +1,8 @@
 """Settings of one table's target: which columns and rows the lake gets, and in which form.
 
 Checks here need nothing but the file. Whether the table has these columns, and which are in its key, depends
-on its layout: a merge checks that before it writes anything of the table.
+on its layout: ``deltatide check`` and the first merge of a lake look at all keys, and each merge at a table's
+layout before it writes anything of it.
 """
 
 from __future__ import annotations
@@ -190,6 +191,14 @@ class TargetColumns(Section):
     def name_of(self, name: str) -> str:
         """Return a column's name in the lake."""
         return next((new for old, new in self.rename.items() if fold(old) == fold(name)), name)
+
+    def misfit_of_key(self, key: Iterable[str]) -> str | None:
+        """Return what is wrong with these settings for a table with such a key; None: nothing."""
+        for name in key:
+            if self.mask_of(name) is not None or not self.selects(name):
+                role = f"column {name!r} is in the key, by which rows are matched"
+                return f"{role}: it can't be masked or left out"
+        return None
 
     @model_validator(mode="after")
     def _consistent(self) -> TargetColumns:

@@ -103,9 +103,8 @@ class LandedColumns:
                 hint="name the section as the source names the table; if that is another table, give this one"
                 f" a section of its own, which may be empty: {self.table.section}",
             )
-        for name in source.key:
-            if self.settings.mask_of(name) is not None or not self.settings.selects(name):
-                raise self._refused(f"column {name!r} is in the key, so it can't be masked or left out")
+        if misfit := self.settings.misfit_of_key(source.key):
+            raise self._refused(misfit)
         return replace(source, columns=tuple(map(self._column, self._selected(source))))
 
     def batch(self, batch: EventBatch) -> EventBatch:

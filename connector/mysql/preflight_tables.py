@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import LogOffError, PreconditionError, TableError
-from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
+from connector.findings import CAPTURED, ONLY_CHANGES, check_key_kept, check_patterns
 from connector.mysql.catalog import (
     LOCKED,
     TableFacts,
@@ -191,8 +191,9 @@ def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:
     layout = definition.layout if definition else layout_now(context.connection, facts.table, context.tables)
     if layout is None:
         return Finding(name, "failed", "the table no longer exists")
-    problem = layout.problem
-    return Finding(name, "failed", problem.reason, problem.hint) if problem else None
+    if problem := layout.problem:
+        return Finding(name, "failed", problem.reason, problem.hint)
+    return check_key_kept(context.tables.get(facts.table), layout.schema) if layout.schema else None
 
 
 def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:

@@ -14,7 +14,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, TransientError
-from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
+from connector.findings import CAPTURED, ONLY_CHANGES, check_key_kept, check_patterns
 from connector.postgres import publication
 from connector.postgres.catalog import Catalog, layouts_of, row_security_hint
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
@@ -269,6 +269,8 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
             )
             fix = whole_rows_sql(table.table, partitioned=table.partitioned)
             yield Finding(name, "warning", detail, fix, table=table.table)
+        if layout.schema and (misfit := check_key_kept(context.tables.get(table.table), layout.schema)):
+            yield misfit
         if layout.schema is not None and table.oid in naming:
             detail = f"{naming[table.oid]}: its text changes unlogged when the object it refers to is renamed"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)

@@ -146,10 +146,8 @@ class Projection:
             return landed
         self.check_renamed(layouts, names)
         columns = tuple(map(self._column, self._selected(landed)))
-        for name in landed.key:
-            if fold(name) in folded(self.settings.mask) or not self.settings.selects(name):
-                problem = f"column {name!r} is in the key, by which rows are matched"
-                raise self._refused(f"{problem}: it can't be masked or left out")
+        if misfit := self.settings.misfit_of_key(landed.key):
+            raise self._refused(misfit)
         made = [fold(column.name) for column in columns]
         if twice := next((c.name for c in columns if made.count(fold(c.name)) > 1), None):
             raise self._refused(f"two columns of the target would have the name {twice!r}")
@@ -381,6 +379,20 @@ def projections_of(config: Config) -> dict[TableName, Projection]:
     """Return the projections of all tables that have one."""
     found = {table: Projection.of(config, table) for table in config.tables}
     return {table: projection for table, projection in found.items() if projection is not None}
+
+
+def check_keys(config: Config, keys: Mapping[TableName, Collection[str]]) -> None:
+    """Raise `ConfigurationError` if sections mask or leave out key columns. `keys`: of the landed tables.
+
+    For a lake that nothing has been written to: a mistake of the configuration. Later, a key may have changed
+    at the source, or a table been added, which stops that table alone (`Projection.schema`).
+    """
+    misfits = {name: config.table(name).misfit_of_key(key) for name, key in keys.items()}
+    if wrong := sorted((name, misfit) for name, misfit in misfits.items() if misfit):
+        raise ConfigurationError(
+            "\n".join(f"{name}: {misfit}" for name, misfit in wrong),
+            hint=f"change {', '.join(name.section for name, _ in wrong)} in the configuration",
+        )
 
 
 def recorded_projection(config: Config, table: TableName) -> str | None:

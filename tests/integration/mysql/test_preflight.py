@@ -6,6 +6,7 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pymysql
 import pytest
@@ -27,8 +28,9 @@ def findings(
     tables: Sequence[str] = (),
     keys: Mapping[str, Sequence[str]] | None = None,
     url: str | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Finding]:
-    source = source_of(mariadb, tables, keys, url=url)
+    source = source_of(mariadb, tables, keys, url=url, settings=settings)
     try:
         return {finding.name: finding for finding in source.check()}
     finally:
@@ -364,6 +366,15 @@ def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: Mysql
         )
     name = f"{mariadb.name}.u"
     assert findings(mariadb, keys={name: ["a", "b"]})[f"table {name}"].state == "ok"
+
+
+def test_a_key_column_that_is_masked_is_warned_of_before_anything_lands(mariadb: MysqlDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    name = f"{mariadb.name}.t"
+    found = findings(mariadb, settings={name: {"mask": {"ID": "null"}}})[f"table {name}"]
+    assert (found.state, found.fix) == ("warning", f'change [tables."{name}"] in the configuration')
+    assert found.detail.startswith("merges will refuse it: column 'id' is in the key")
+    assert findings(mariadb, settings={name: {"columns": ["id"]}})[f"table {name}"].state == "ok"
 
 
 @pytest.fixture(params=[1, 0])

@@ -315,6 +315,14 @@ def test_a_column_that_holds_the_id_of_another_object_is_warned_of(database: Dat
     assert found.detail.startswith("c (regclass), a (regrole[]), d (public.relation), p (public.granted[]): ")
 
 
+def test_a_key_column_that_is_masked_is_warned_of_before_anything_lands(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE TABLE u (id int PRIMARY KEY)")
+    settings = {"public.t": {"mask": {"ID": "null"}}, "public.u": {"columns": ["id"]}}
+    (found,) = [f for f in source_of(database, settings=settings).check() if f.table is not None]
+    assert (found.state, found.fix) == ("warning", 'change [tables."public.t"] in the configuration')
+    assert found.detail.startswith("merges will refuse it: column 'id' is in the key")
+
+
 def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(database: Database) -> None:
     role = f"s_{database.name}"[:60]
     database.execute(

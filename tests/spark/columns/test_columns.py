@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.config import Config
-from connector.errors import DeltatideError
+from connector.config import Config, TableConfig
+from connector.errors import ConfigurationError, DeltatideError
 from connector.landing.event_batch import arrow_type
 from connector.masking.columns import LandedColumns
 from connector.masking.values import masked
@@ -193,6 +193,32 @@ def test_a_condition_that_fails_on_null_is_not_asked_of_deletes(spark: SparkSess
     its.log(10, insert(1, 1, "EU"), insert(2, 2, "EU"), insert(3, 3, "US"), Event("delete", 4, 2, {"id": 1}))
     assert merge_once(spark, config).exact
     assert its.rows(columns="id") == [(2,)]
+
+
+def test_a_masked_key_has_a_new_lake_refused_as_a_whole_and_later_its_table_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    its, new = People(spark, tmp_path), schema_of("public.new", id="int", region="string")
+    its.log(10, insert(6, 1, "EU"))
+    for wrong in ({"mask": {"ID": "sha256"}}, {"exclude_columns": ["id"]}, {"columns": ["Mail"]}):
+        with pytest.raises(ConfigurationError, match=r"public\.people: column 'id' is in the key") as refused:
+            merge_once(spark, its.configured(**wrong))
+        assert refused.value.hint == 'change [tables."public.people"] in the configuration'
+        assert not (tmp_path / "lake").exists()
+    assert merge_once(spark, its.config).exact
+
+    its.landed.table(new)
+    its.landed.commit(20, [its.landed.log(new, [Event("insert", 16, 18, {"id": 7, "region": "EU"})])])
+    its.log(30, insert(26, 2, "EU"))
+    config = its.config.model_copy(
+        update={"tables": {**its.config.tables, new.table: TableConfig(columns=["region"])}}
+    )
+    (failed,) = (report := merge_once(spark, config)).failed
+    assert "'id' is in the key" in said(failed)
+    assert failed.table == new.table
+    assert not report.exact
+    assert [row["person"] for row in its.rows()] == [1, 2]
+    assert not (tmp_path / "lake/public/new").exists()
 
 
 @pytest.mark.soak

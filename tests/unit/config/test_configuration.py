@@ -470,8 +470,8 @@ def test_what_a_target_has_of_its_table_is_checked_as_far_as_the_file_tells(file
         ('columns = ["a"]\nmask = { b = "null" }', ": mask names column b, which is left out"),
         ('exclude_columns = ["b"]\nrename = { B = "c" }', ": rename names column B, which is left out"),
         ('mask = { b = "null" }\nunmasked = ["B"]', ": unmasked names column B, which is masked or left out"),
-        ('key = ["a"]\nmask = { A = "null" }', ": mask names key column a: rows are matched by it"),
-        ('key = ["a"]\ncolumns = ["b"]', ": leaves out key column a"),
+        ('key = ["a"]\nmask = { A = "null" }', ": column 'a' is in the key, by which rows are matched"),
+        ('key = ["a"]\ncolumns = ["b"]', ": column 'a' is in the key, by which rows are matched"),
         ('where = "a = 1"\ndeletes = "soft"', ': where needs deletes = "hard"'),
         (
             'where = "at > current_date()"',
