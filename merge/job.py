@@ -33,7 +33,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.columns.projection import check_keys
+from merge.columns.configured import check_keys
 from merge.lake.comments import are_newer
 from merge.lake.consumer import Recorded, record_progress, register
 from merge.lake.control_table import (

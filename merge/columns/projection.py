@@ -36,10 +36,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -72,10 +71,6 @@ from merge.sql_formatting import data_type, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-log = logging.getLogger(__name__)
-
-_WARNED: set[TableName] = set()
 
 HOLDS = f"{CDC}.holds"
 """While a condition is applied, a column that says of which events it holds."""
@@ -381,32 +376,10 @@ def projections_of(config: Config) -> dict[TableName, Projection]:
     return {table: projection for table, projection in found.items() if projection is not None}
 
 
-def check_keys(config: Config, keys: Mapping[TableName, Collection[str]]) -> None:
-    """Raise `ConfigurationError` if sections mask or leave out key columns. `keys`: of the landed tables.
-
-    For a lake that nothing has been written to: a mistake of the configuration. Later, a key may have changed
-    at the source, or a table been added, which stops that table alone (`Projection.schema`).
-    """
-    misfits = {name: config.table(name).misfit_of_key(key) for name, key in keys.items()}
-    if wrong := sorted((name, misfit) for name, misfit in misfits.items() if misfit):
-        raise ConfigurationError(
-            "\n".join(f"{name}: {misfit}" for name, misfit in wrong),
-            hint=f"change {', '.join(name.section for name, _ in wrong)} in the configuration",
-        )
-
-
 def recorded_projection(config: Config, table: TableName) -> str | None:
     """Return the property that a target with this projection must have; None: none."""
     projection = Projection.of(config, table)
     return None if projection is None else projection.recorded
-
-
-def warn_of_unused(config: Config, tables: Collection[TableName]) -> None:
-    """Log once which tables with a projection are not among those captured: perhaps misspelled."""
-    for table in config.tables.keys() - set(tables) - _WARNED:
-        if config.table(table).narrows:
-            _WARNED.add(table)
-            log.warning("%s masks, leaves out and filters nothing: no such table is captured", table.section)
 
 
 @lru_cache(maxsize=256)

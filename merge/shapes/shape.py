@@ -14,7 +14,8 @@ from connector.config import Config
 from connector.errors import ConfigurationError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.columns.projection import recorded_projection, warn_of_unused
+from merge.columns.configured import warn_of_unused
+from merge.columns.projection import recorded_projection
 from merge.lake.control_table import Frontier, Frontiers
 from merge.lake.target import FileLayout, Target, not_landed, table_name, targets_of
 from merge.plan import Manifests
