@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psycopg2.errors import LockNotAvailable
@@ -163,13 +163,13 @@ def take_snapshot(
     config: SourceConfig,
     tables: Mapping[TableName, TableConfig],
     known: Mapping[TableName, str] | None = None,
-    locked: Collection[TableName] = (),
+    unpublished: Mapping[TableName, UnfitTable] | None = None,
 ) -> CatalogSnapshot:
     """Take the fingerprints of all configured tables; every change they show is before the position.
 
     `connection` waits up to `LOCK_SECONDS` for a lock; `LockNotAvailable` if a catalog stays locked.
     Everything is read in one snapshot: between two queries a table may be replaced, or lose a column and
-    regain it. `locked`: tables that can't be published now; those that should be are unfit.
+    regain it. `unpublished`: tables that can't be published now; those that should be are unfit.
 
     Reading sizes waits for locks, so it is limited to partitions that are not in the fingerprints `known`; if
     another session holds one of the locks, none of them counts as empty.
@@ -178,10 +178,10 @@ def take_snapshot(
     leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in parse(fingerprint).leaves}
     try:
         with one_snapshot(connection):
-            return _take_snapshot(connection, config, tables, sorted(leaves), locked, begun)
+            return _take_snapshot(connection, config, tables, sorted(leaves), unpublished or {}, begun)
     except LockNotAvailable:
         with one_snapshot(connection):
-            return _take_snapshot(connection, config, tables, None, locked, begun)
+            return _take_snapshot(connection, config, tables, None, unpublished or {}, begun)
 
 
 def _take_snapshot(
@@ -189,7 +189,7 @@ def _take_snapshot(
     config: SourceConfig,
     tables: Mapping[TableName, TableConfig],
     leaves: Sequence[int] | None,
-    locked: Collection[TableName],
+    unpublished: Mapping[TableName, UnfitTable],
     begun: int,
 ) -> CatalogSnapshot:
     shows = snapshot_of(connection).shows
@@ -197,7 +197,7 @@ def _take_snapshot(
     layouts = dict(layouts_of(Catalog(connection, tables), facts))
     found = find_publication(connection, config.publication)
     capturable = [t for t in facts if layouts[t.table].schema is not None]
-    unfit = _unfit(found, capturable, layouts, locked)
+    unfit = _unfit(found, capturable, layouts, unpublished)
     fit = {t.oid: t.table for t in capturable if t.table not in unfit}
     found_of = _fingerprints(connection, config.publication, list(fit), leaves)
     position = end_of_log(connection)
@@ -253,21 +253,16 @@ def _unfit(
     found: Publication | None,
     capturable: Sequence[TableFacts],
     layouts: Mapping[TableName, TableLayout],
-    locked: Collection[TableName],
+    unpublished: Mapping[TableName, UnfitTable],
 ) -> dict[TableName, UnfitTable]:
     unfit = {t: UnfitTable(its.reason, its.hint) for t, its in layouts.items() if its.schema is None}
     if found is not None:
         for table, statement in uncarried(found, [t.table for t in capturable]).items():
             hint = f"{statement} then dump it again: deltatide dump {table}"
             unfit[table] = UnfitTable(found.why_not_carried(table), hint)
-        for table in (t.table for t in capturable if t.table in locked and not found.carries(t.table)):
-            reason = (
-                f"it is not in publication {found.name}, and can't be added: another session has locked it"
-            )
-            hint = (
-                f"wait until the lock is released (see pg_locks), then dump it again: deltatide dump {table}"
-            )
-            unfit.setdefault(table, UnfitTable(reason, hint))
+        for table in (t.table for t in capturable if not found.carries(t.table)):
+            if table in unpublished:
+                unfit.setdefault(table, unpublished[table])
     return unfit
 
 

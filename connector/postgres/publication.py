@@ -19,7 +19,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 
 from connector.errors import PreconditionError, TransientError
-from connector.postgres.connection import all_rows, one_row, quote
+from connector.postgres.connection import all_rows, failed, one_line, one_row, quote, sqlstate_of
 from connector.postgres.definitions.table_facts import qualified
 from connector.schema import TableName
 
@@ -63,8 +63,11 @@ class Publication:
             return f"publication {self.name} publishes its rows as those of {self.under[table]}"
         if table in self.split:
             return f"publication {self.name} publishes its partitions as separate tables"
-        how = "only in part" if table in self.tables else "not"
-        return f"it is {how} in publication {self.name}, and the agent's role may not change that"
+        return f"{self.how_carried(table)}, and the agent's role may not change that"
+
+    def how_carried(self, table: TableName) -> str:
+        """Return how far it contains a table that it does not carry."""
+        return f"it is {'only in part' if table in self.tables else 'not'} in publication {self.name}"
 
     def shortcomings(self, *, partitioned: bool) -> Iterator[tuple[str, str]]:
         """Return what it omits from every table, each with the SQL that fixes it.
@@ -191,23 +194,39 @@ class LockedError(TransientError):
     """another session holds a lock on a table, which blocks publishing it."""
 
 
+class OutdatedError(TransientError):
+    """the catalog has changed since the statement was built; deltatide retries."""
+
+
+class RefusedError(PreconditionError):
+    """the server refuses to change the publication, as an event trigger or an extension may have it do.
+
+    `answer`: what it says. `function`: where in a function it was raised, the innermost one first.
+    """
+
+    def __init__(self, message: str, answer: str, function: str | None, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.answer, self.function = answer, function
+
+
 class Fixed(NamedTuple):
-    """The tables added to an existing publication, and those kept out by another session's lock."""
+    """The tables added to an existing publication, and what keeps others out."""
 
     added: list[TableName]
-    locked: list[TableName]
+    kept_out: Mapping[TableName, LockedError | RefusedError]
 
 
 def fix(connection: Connection, name: str, tables: Sequence[TableName], *, partitioned: bool) -> Fixed:
     """Create the publication, or make it carry all of each table.
 
-    Skips tables that our role may not add, and those locked (CREATE INDEX, VACUUM FULL) for longer than
-    `LOCK_SECONDS`: they must not keep others from being captured. `PreconditionError`, with the SQL, if the
-    publication itself is missing or omits kinds of changes, and our role may not change that.
+    Skips tables that our role may not add, those locked (CREATE INDEX, VACUUM FULL) for longer than
+    `LOCK_SECONDS`, and those that the server refuses (an event trigger): they must not keep others from being
+    captured. `PreconditionError`, with the SQL, if the publication itself is missing or omits kinds of
+    changes, and the server refuses to change that.
     """
     publication = find_publication(connection, name)
     if publication is None:
-        return _create(connection, name, tables) if tables else Fixed([], [])
+        return _create(connection, name, tables) if tables else Fixed([], {})
     for problem, statement in publication.shortcomings(partitioned=partitioned):
         _alter(connection, f"publication {name} {problem}", statement)
         publication = find_publication(connection, name) or publication
@@ -219,50 +238,44 @@ def fix(connection: Connection, name: str, tables: Sequence[TableName], *, parti
 
 
 def _create(connection: Connection, name: str, tables: Sequence[TableName]) -> Fixed:
-    problem = f"publication {name} is missing"
+    problem, statement = f"publication {name} is missing", create_statement(name, tables)
     try:
-        _alter(connection, problem, create_statement(name, tables))
-    except LockedError:
-        _alter(connection, problem, create_statement(name, []))
+        _alter(connection, problem, statement)
+    except (LockedError, RefusedError):
+        _alter(connection, problem, create_statement(name, []), hint=statement)
         if publication := find_publication(connection, name):
             return _add(connection, publication, tables)
-    return Fixed([], [])
+    return Fixed([], {})
 
 
 def _add(connection: Connection, publication: Publication, tables: Sequence[TableName]) -> Fixed:
-    """Add tables in one statement; if one is locked, add each by itself."""
+    """Add tables in one statement; if one is locked or refused, add each by itself."""
     statements = [publication.fix_hint(t) for t in tables if t in publication.narrowed]
     if whole := [t for t in tables if t not in publication.narrowed]:
         statements.append(f"{add_statement(publication.name, whole)};")
     if not statements:
-        return Fixed([], [])
+        return Fixed([], {})
     try:
         _alter(connection, f"publication {publication.name} lacks tables", " ".join(statements))
-    except LockedError as error:
+    except (LockedError, RefusedError) as error:
         if len(tables) == 1:
-            log.warning("%s: skipping %s until the next check", error, tables[0])
-            return Fixed([], list(tables))
+            log.warning("%s: skipping %s until that is over", error, tables[0])
+            return Fixed([], {tables[0]: error})
         each = [_add(connection, publication, [table]) for table in tables]
-        return Fixed([t for m in each for t in m.added], [t for m in each for t in m.locked])
-    return Fixed(list(tables), [])
+        kept_out = {t: e for one in each for t, e in one.kept_out.items()}
+        return Fixed([t for one in each for t in one.added], kept_out)
+    return Fixed(list(tables), {})
 
 
-def locked_by_others(connection: Connection, tables: Collection[TableName]) -> set[TableName]:
-    """Return the tables on which other sessions hold, or wait for, a lock that blocks publishing them."""
-    if not tables:
-        return set()
-    named = [f"{table.namespace}\n{table.name}" for table in tables]
-    return {TableName(*row) for row in all_rows(connection, _LOCKED, (named,))}
-
-
-_LOCKED = """
-    SELECT DISTINCT n.nspname::text, c.relname::text
-    FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND l.pid IS DISTINCT FROM pg_backend_pid()
-      AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
-                     'AccessExclusiveLock')
-      AND n.nspname || E'\n' || c.relname = ANY (%s)"""
+def try_to_add(connection: Connection, publication: Publication, table: TableName) -> None:
+    """Raise what `fix` would skip a table for now; changes nothing, as it is rolled back."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            _run(connection, f"publication {publication.name} lacks {table}", publication.fix_hint(table))
+        finally:
+            if not connection.closed:
+                cursor.execute("ROLLBACK")
 
 
 def uncarried(publication: Publication, tables: Collection[TableName]) -> dict[TableName, str]:
@@ -274,26 +287,33 @@ def uncarried(publication: Publication, tables: Collection[TableName]) -> dict[T
     }
 
 
-def _alter(connection: Connection, problem: str, statements: str) -> None:
+def _alter(connection: Connection, problem: str, statements: str, hint: str | None = None) -> None:
+    log.info("%s", statements)
+    _run(connection, problem, statements, hint)
+
+
+def _run(connection: Connection, problem: str, statements: str, hint: str | None = None) -> None:
     """Run statements in one transaction: no change may be written between a DROP and its ADD.
 
-    `TransientError` if the catalog has changed since they were built, `LockedError` if a lock can't be
-    acquired.
+    `LockedError` if a lock can't be acquired, `OutdatedError` if the catalog has changed since they were
+    built, `RefusedError`, with a hint, for any other error that lasts.
     """
-    log.info("%s", statements)
     try:
         with connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; {statements}")
     except psycopg2.errors.LockNotAvailable as error:
         raise LockedError(f"{problem}: {error.diag.message_primary}") from error
-    except _OUTDATED as error:
-        raise TransientError(
-            f"{problem}, and the catalog has changed: {error.diag.message_primary}"
-        ) from error
-    except psycopg2.errors.InsufficientPrivilege as error:
-        reason = error.diag.message_primary
-        raise PreconditionError(
-            f"{problem}, and the agent's role may not change that: {reason}", hint=statements
+    except psycopg2.Error as error:
+        answer = " ".join((error.diag.message_primary or one_line(error)).split())
+        if isinstance(error, _OUTDATED) and not error.diag.context:  # else a trigger's own statement failed
+            raise OutdatedError(f"{problem}, and the catalog has changed: {answer}") from error
+        found = failed(problem, answer, sqlstate_of(error))
+        if not isinstance(found, PreconditionError):
+            raise found from error
+        denied = isinstance(error, psycopg2.errors.InsufficientPrivilege)
+        why = "the agent's role may not change that" if denied else "the server refuses to change that"
+        raise RefusedError(
+            f"{problem}, and {why}: {answer}", answer, error.diag.context, hint=hint or statements
         ) from error
 
 

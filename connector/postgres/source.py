@@ -39,6 +39,7 @@ from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
 from connector.postgres.predicate import any_not_null
 from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
+from connector.postgres.unpublished import Unpublished
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
 from connector.source import (
@@ -51,9 +52,6 @@ from connector.source import (
 )
 
 log = logging.getLogger(__name__)
-
-LOCKED_SECONDS = 60.0
-"""A locked table is unfit for at least this long before the log is reopened to publish it."""
 
 DECODE_ATTEMPTS, DECODE_SECONDS = 3, 10.0
 """How often, and for how long, decoding must fail after one manifest before it is a gap."""
@@ -88,7 +86,7 @@ class PostgresSource:
         self._visibility: Visibility | None = None
         self._reader: PostgresLogReader | None = None
         self._checking = threading.Lock()
-        self._locked: dict[TableName, float] = {}
+        self._unpublished = Unpublished({})
         self._waiting: dict[int, float] = {}
         self._identified: Connection | None = None
         self._proof: Process | None = None
@@ -164,7 +162,7 @@ class PostgresSource:
             [t.table for t in found],
             partitioned=any(t.partitioned for t in found),
         )
-        self._locked = dict.fromkeys(fixed.locked, time.monotonic() + LOCKED_SECONDS)
+        self._unpublished = Unpublished(fixed.kept_out)
         return fixed.added
 
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
@@ -172,20 +170,16 @@ class PostgresSource:
         self._former_types |= types_in(*(known or {}).values())
         with self._checking, driver_errors("reading the catalog"):
             connection = self._watching.get(self._timeline)
-            locked = self._still_locked(connection)
-            return catalog_fingerprint.take_snapshot(connection, self._config, self._tables, known, locked)
+            unpublished = self._unpublished.still(connection, self._config.publication)
+            return catalog_fingerprint.take_snapshot(
+                connection, self._config, self._tables, known, unpublished
+            )
 
     def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
         """Look at the columns of these tables alone, in the same session."""
         with self._checking, driver_errors("reading the columns of tables"):
             connection = self._watching.get(self._timeline)
             return look_at_columns(connection, self._config.publication, tables)
-
-    def _still_locked(self, connection: Connection) -> set[TableName]:
-        """Return tables that can't be published yet; the log is not reopened for them at each check."""
-        now = time.monotonic()
-        recent = {table for table, until in self._locked.items() if until > now}
-        return recent | publication.locked_by_others(connection, self._locked.keys() - recent)
 
     unlogged = staticmethod(catalog_fingerprint.unlogged)
     remember = staticmethod(catalog_fingerprint.remember)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from connector.capture import catalog_watcher
 from connector.capture.loop import Capture
 from connector.config import Config
-from connector.errors import GapError, TableError
+from connector.errors import GapError, TableError, TransientError
 from connector.landing.manifest import Manifest
 from connector.landing.requests import DumpRequest, submit
-from connector.postgres import publication, source
+from connector.postgres import publication, source, unpublished
 from connector.postgres.log import reader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
@@ -407,7 +408,7 @@ def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other
     start: str, database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As CREATE INDEX does, for hours."""
-    monkeypatch.setattr(source, "LOCKED_SECONDS", 1.0)
+    monkeypatch.setattr(unpublished, "RETRY_SECONDS", 1.0)
     monkeypatch.setattr(publication, "LOCK_SECONDS", 1)
     opened, open_log = [], PostgresSource.open_log
     monkeypatch.setattr(PostgresSource, "open_log", lambda *args: opened.append(args) or open_log(*args))
@@ -437,6 +438,96 @@ def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other
         agent.wait_equal("good", "busy")
         database.execute("INSERT INTO busy VALUES (2, 'b')")
         agent.wait_equal("good", "busy")
+
+
+GUARD = """
+    CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF current_query() ~ 'PUBLICATION.*guarded' THEN {} END IF;
+    END $$;
+    CREATE EVENT TRIGGER "no copies" ON ddl_command_end EXECUTE FUNCTION guard()"""
+
+REFUSALS = {
+    "raised": "RAISE 'not to be\n copied'",
+    "denied": "RAISE insufficient_privilege USING message = 'not to be copied'",
+    "failed": "INSERT INTO public.dropped_since VALUES ('not to be copied')",
+}
+
+
+@pytest.mark.parametrize("start", ["first", "later"])
+@pytest.mark.parametrize(
+    "refusal", [pytest.param(r, marks=pytest.mark.soak) if r == "denied" else r for r in REFUSALS]
+)
+def test_a_table_that_the_server_refuses_to_publish_stops_no_other(
+    refusal: str, start: str, database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent ended, or tried again without end. Once it is accepted, the table is captured."""
+    monkeypatch.setattr(unpublished, "RETRY_SECONDS", 0.5)
+    opened, open_log = [], PostgresSource.open_log
+    monkeypatch.setattr(PostgresSource, "open_log", lambda *args: opened.append(args) or open_log(*args))
+    good, guarded = (TableName("public", n) for n in ("good", "guarded"))
+    database.execute("CREATE TABLE good (id int PRIMARY KEY, v text); INSERT INTO good VALUES (1, 'a')")
+    database.execute(GUARD.format(REFUSALS[refusal] + ";"))
+    made = "CREATE TABLE guarded (id int PRIMARY KEY, v text); INSERT INTO guarded VALUES (1, 'a')"
+    if start == "first":
+        database.execute(made)
+    with Agent(database, store) as agent:
+        agent.wait(lambda m: m.tables[good].dumped, "the other table is dumped")
+        if start == "later":
+            database.execute(made)
+        quarantined = agent.wait(
+            lambda m: guarded in m.tables and m.tables[guarded].state == "quarantined", "it is quarantined"
+        )
+        reason = quarantined.tables[guarded].reason or ""
+        assert ("dropped_since" if refusal == "failed" else "refuses to add it: not to be copied") in reason
+        assert "public.guard() line " in reason
+        database.execute("INSERT INTO good VALUES (2, 'b')")
+        wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=10)
+        before, checks = len(opened), agent.checks + 8
+        wait_until(lambda: agent.checks >= checks, "it is tried again")
+        assert len(opened) <= before + 1, "each time, chunks that are being read are lost"
+        database.execute('DROP EVENT TRIGGER "no copies"')
+        agent.wait_equal("good", "guarded")
+        database.execute("INSERT INTO guarded VALUES (2, 'b')")
+        agent.wait_equal("good", "guarded")
+
+
+def test_a_table_that_the_server_refuses_to_publish_whole_again_is_quarantined_with_the_sql(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute(
+        "CREATE TABLE guarded (id int PRIMARY KEY, v text); CREATE TABLE good (id int PRIMARY KEY, v text);"
+        "INSERT INTO guarded VALUES (1, 'a')"
+    )
+    guarded = TableName("public", "guarded")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        database.execute("ALTER PUBLICATION it SET TABLE guarded (id), good")
+        database.execute(GUARD.format(REFUSALS["raised"] + ";"))
+        database.execute("UPDATE guarded SET v = 'b'; INSERT INTO good VALUES (1, 'x')")
+        quarantined = agent.wait(lambda m: m.tables[guarded].state == "quarantined", "it is quarantined")
+        wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=20)
+        reason, hint = quarantined.tables[guarded].reason or "", quarantined.tables[guarded].hint or ""
+        assert reason.startswith("it is only in part in publication it, and the server refuses"), reason
+        fix, then = hint.removeprefix("have the server accept it: ").split(" then ")
+        assert then == "dump it again: deltatide dump public.guarded"
+        database.execute(fix)
+        agent.wait_checked()
+        ask(store, "guarded")
+        agent.wait_equal("guarded", "good")
+        assert database.execute("SELECT evtenabled::text FROM pg_event_trigger") == [("O",)]
+
+
+def test_what_passes_is_no_refusal(database: Database) -> None:
+    there, gone = (TableName("public", name) for name in ("guarded", "dropped_since"))
+    database.execute("CREATE TABLE guarded (id int PRIMARY KEY)")
+    with closing(database.connect()) as connection:
+        with pytest.raises(publication.OutdatedError):
+            publication.fix(connection, "it", [there, gone], partitioned=False)
+        database.execute(GUARD.format("RAISE serialization_failure;"))
+        with pytest.raises(TransientError):
+            publication.fix(connection, "it", [there], partitioned=False)
+        database.execute('DROP EVENT TRIGGER "no copies"')
+        assert publication.fix(connection, "it", [there], partitioned=False) == ([], {})
 
 
 def ask(store: MemoryStore, name: str) -> None:
