@@ -261,6 +261,11 @@ _ALIKE = "24, 2203, 4191, 3615, 1008, 2208, 4192, 3645"
 name, and a query is written without its parentheses.
 """
 
+_WRITTEN_ALIKE = """
+    SELECT FROM pg_type t JOIN pg_proc p ON p.oid = t.typoutput
+    WHERE t.oid = used.oid AND (t.typname, p.prosrc) IN (('seg', 'seg_out'), ('issn', 'isn_out'))"""
+"""Of types of extensions: `seg` keeps seven digits and writes six, `issn` leaves out the issue's number."""
+
 
 def types_within(oid: str, built_in: str = "0") -> str:
     """Build the WITH clause for `used(oid)`: a type, and what it is made of that is not built in.
@@ -293,6 +298,7 @@ _TYPES = f"""
             {types_within("base")}
             SELECT FROM used u JOIN pg_type t ON t.oid = u.oid AND t.typtype = 'c'
             JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND a.attisdropped),
-        EXISTS ({types_within("base", _ALIKE)} SELECT FROM used WHERE oid IN ({_ALIKE}))
+        EXISTS ({types_within("base", _ALIKE)}
+            SELECT FROM used WHERE oid IN ({_ALIKE}) OR EXISTS ({_WRITTEN_ALIKE}))
     FROM domain WHERE kind <> 'd'"""
 """With whether a composite type, or one within, has lost an attribute, and whether values may look alike."""

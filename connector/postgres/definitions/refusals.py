@@ -62,8 +62,8 @@ def alike(table: TableName, column: Column) -> TableLayout:
     return TableLayout(
         None,
         f"{what} writes different values alike, so several rows may have one key",
-        f"change the column's type (regproc to regprocedure, regoper to regoperator), or set key in"
-        f" {table.section} to other columns",
+        f"change the column's type (regproc to regprocedure, regoper to regoperator, issn to issn13), or set"
+        f" key in {table.section} to other columns",
     )
 
 

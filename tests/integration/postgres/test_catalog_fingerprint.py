@@ -515,3 +515,22 @@ def test_a_table_is_unfit_if_values_of_its_key_have_the_same_text(type_: str, da
     assert {str(table) for table in seen.tables} == {"public.u", "public.w"}
     assert [problem.table for problem in listed.unfit] == [TABLE]  # though its type's name is known already
     assert "writes different values alike" in seen.unfit[TABLE].reason
+
+
+@pytest.mark.parametrize("postgres", [17], indirect=True)  # with extensions
+@pytest.mark.parametrize("type_", ["seg", "issn", "measured", "issn[]"])
+def test_a_table_is_unfit_if_an_extension_writes_values_of_its_key_alike(
+    type_: str, database: Database
+) -> None:
+    """`seg` writes six digits of the seven that it keeps, and `issn` leaves out the number of the issue."""
+    database.execute(f"""
+        CREATE EXTENSION seg; CREATE SCHEMA numbers; CREATE EXTENSION isn SCHEMA numbers;
+        SET search_path = public, numbers;
+        CREATE DOMAIN measured AS seg; CREATE TABLE t (id {type_} PRIMARY KEY);
+        CREATE TABLE u (id int PRIMARY KEY, v {type_}); CREATE TABLE w (id issn13 PRIMARY KEY)""")
+    source = source_of(database)
+    source.prepare()
+    seen = source.check_catalog()
+    source.close()
+    assert {str(table) for table in seen.tables} == {"public.u", "public.w"}
+    assert "writes different values alike" in seen.unfit[TABLE].reason
