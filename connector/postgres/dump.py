@@ -410,6 +410,8 @@ class PostgresTables:
             yield
         except (CopyError, psycopg2.Error) as error:
             raise _failure(table, where, error, self._role) from error
+        except UnicodeDecodeError as error:  # which "char" could write before release 16
+            raise TableError(table, "a key is not valid UTF-8") from error
 
 
 def _failure(table: TableName, where: str | None, error: Exception, role: str) -> DeltatideError:

@@ -496,6 +496,22 @@ def test_a_session_reads_in_the_order_of_an_extension_that_is_newer_or_moved(
             assert [some.absent.to_pylist() for some in chunk.rows() if some.absent] == [[False, True]]
 
 
+@both_ways
+@pytest.mark.parametrize("postgres", [14], indirect=True)  # later ones write such a byte as an octal number
+@pytest.mark.parametrize("key", ['"char"', "text"])
+def test_a_key_that_is_no_utf_8_is_refused_with_its_table(key: str, database: Database) -> None:
+    """Whatever else is raised ends the agent: one such row kept all tables from being captured."""
+    database.execute(f"""
+        CREATE TABLE t (k {key} PRIMARY KEY);
+        INSERT INTO t SELECT (i - 256)::"char" FROM generate_series(200, 210) i""")
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        with pytest.raises(TableError, match="UTF-8"):
+            tables.next_boundary(T, ["k"], None, 5, None)
+        with pytest.raises(TableError):
+            chunk_rows(tables, "public.t")
+
+
 @pytest.mark.parametrize("postgres", [15], indirect=True)  # with ICU
 def test_chunks_hold_every_row_once_if_a_column_finds_two_keys_of_its_index_equal(database: Database) -> None:
     """Whatever equals the end of a chunk belongs to that chunk: ranges need an order, not a unique key."""
