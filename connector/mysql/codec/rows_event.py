@@ -46,6 +46,14 @@ SQL_KEYS_OR_NONE = 0x10 | 0x02
 keys did is in the log, too, or they did nothing.
 """
 
+MARIADB_INSERTS = frozenset((BINLOG.WRITE_ROWS_EVENT_V1, 166))
+"""The latter is compressed (`connector.mysql.codec.compressed`)."""
+
+UNCHECKED = 0x02 | 0x04
+"""Flags of rows events, NO_FOREIGN_KEY_CHECKS_F and RELAXED_UNIQUE_CHECKS_F: of a session that has turned off
+``foreign_key_checks`` and ``unique_checks``.
+"""
+
 _MARIADB_UPDATE = BINLOG.UPDATE_ROWS_EVENT_V1
 _UPDATES = (_MARIADB_UPDATE, BINLOG.UPDATE_ROWS_EVENT_V2, PARTIAL_UPDATE)
 

@@ -25,7 +25,7 @@ from connector.errors import BugError, NotYetError
 from connector.landing.manifest import LastCommit
 from connector.mysql import log_identity
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.codec.rows_event import CASCADING, SQL_KEYS_OR_NONE
+from connector.mysql.codec.rows_event import CASCADING, MARIADB_INSERTS, SQL_KEYS_OR_NONE, UNCHECKED
 from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions
 from connector.mysql.gtid import Gtids
 from connector.mysql.log import events
@@ -93,6 +93,7 @@ class LogBuffer:
         self._epoch = epoch
         # Since 11.4, MariaDB's events carry their end only at the begin and the end of a transaction.
         self._ends_may_lack = schema_cache.mariadb
+        self._inserts = MARIADB_INSERTS if schema_cache.mariadb else frozenset[int]()
         self._survives_crashes = survives_crashes
         self._files = FileSequence(position)
         self._pending = PendingRows(schema_cache)
@@ -139,7 +140,7 @@ class LogBuffer:
         files, groups, pending = self._files, self._groups, self._pending
         offset, ordinal = files.offset, groups.ordinal
         payloads, ordinals, current = pending.payloads, pending.ordinals, pending.current
-        ends_may_lack, native_keys = self._ends_may_lack, self._native_keys
+        ends_may_lack, native_keys, inserts = self._ends_may_lack, self._native_keys, self._inserts
         size = 0
         left = iter(packets)
         for packet in left:
@@ -167,6 +168,8 @@ class LogBuffer:
                     size += len(packet) + EVENT_OVERHEAD
                 if kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
                     native_keys.seen = True
+                elif kind in inserts and packet[ROWS_FLAGS] & UNCHECKED == UNCHECKED:
+                    groups.open.note_unchecked_insert()
                 ordinal += 1
             elif kind == TABLE_MAP:
                 try:

@@ -193,8 +193,8 @@ class DdlEffects:
     def reread(self, tables: set[TableName], lsn: int, reason: str) -> None:
         """Dump the captured ones among these tables again, as above."""
         for table in sorted(tables & self._schema_cache.among(None)):
-            log.warning("%s: %s; rereading its rows", table, reason)
-            self._add_unlogged(table, lsn, reason)
+            if self._add_unlogged(table, lsn, reason):
+                log.warning("%s: %s; rereading its rows", table, reason)
 
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
         """Record a change, merged into one per table; return whether it is the table's first."""

@@ -39,6 +39,10 @@ from connector.mysql.server import MAX_OFFSET
 from connector.position import Position
 from connector.schema import TableName
 
+_UNCHECKED = (
+    "rows were inserted with unique_checks = 0 and foreign_key_checks = 0, and MariaDB may not have kept them"
+)
+
 
 class EventGroups:
     """The groups that are complete and not taken yet, and the open one.
@@ -120,6 +124,9 @@ class EventGroups:
             self._prepare(body, seconds, end)
         elif kind == events.INCIDENT:
             self._handle_incident(seconds, end)
+        elif kind == events.ANNOTATE:
+            if self.open is not None:
+                self.open.annotate(body)
         elif kind == events.GTID_LIST and isinstance(self.gtids, MariadbGtids):
             self.gtids.begin_file(events.parse_gtid_list(body))
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:
@@ -157,6 +164,8 @@ class EventGroups:
                 self.gtids = None
             elif self.gtids is not None:
                 self.gtids.add(each.gtid, ours=closed.is_ours is True)
+        if closed.may_lack and not closed.landed:
+            self._effects.reread(closed.tables, closed.lsn, _UNCHECKED)
         self.last = closed.lsn, begin
         self.whole_rows = rows
         self._pending.end_transaction()

@@ -1,11 +1,20 @@
 """The transaction being received, as the log reader's buffer keeps it. Pure.
 
+MariaDB may log rows that it has not kept. If a session has turned off ``unique_checks`` and
+``foreign_key_checks``, InnoDB writes what is inserted into an empty table, or an empty partition, all at
+once: at the statement's end, or the transaction's. If it finds duplicates then, it rolls back the
+transaction so far. But INSERT IGNORE, INSERT ... SELECT, LOAD DATA ... IGNORE, and triggers and routines that
+insert report no error, so the rows are logged. So a transaction `may_lack` its rows if it has an insert of
+such a session, unless that is known to report duplicates: then it is only logged if there are none. Whether
+the table was empty is not in the log.
+
 Invariant: `is_ours` only if its only table is our watermark, and it contains nothing else: no other
 statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +31,8 @@ class OpenTransaction:
     `begins`: its begin; several in a file beyond 4 GiB. `landed`: landed before a failover, or cut off by a
     crash, so it is skipped. `ended`: its end has arrived, but its position is unknown until the next file
     begins (see the buffer). `is_ours`: see the module; None while it has no tables. `mapped`: the tables
-    whose layouts have arrived; `tables`: the captured ones among them.
+    whose layouts have arrived; `tables`: the captured ones among them. `may_lack`: the server may not have
+    kept its rows (MariaDB, see the module).
     """
 
     lsn: int
@@ -34,10 +44,24 @@ class OpenTransaction:
     ended: bool = False
     mapped: set[TableName] = field(default_factory=set)
     tables: set[TableName] = field(default_factory=set)
+    may_lack: bool = False
+    _annotation: bytes | None = None
+    _mapped_by_statement: int = 0
+
+    def annotate(self, statement: bytes) -> None:
+        """Record the text of the statement whose rows follow (MariaDB)."""
+        self._annotation, self._mapped_by_statement = statement, 0
+
+    def note_unchecked_insert(self) -> None:
+        """Record rows that a session inserted without checks (MariaDB)."""
+        statement = self._annotation
+        if statement is None or self._mapped_by_statement != 1 or not reports_duplicates(statement):
+            self.may_lack = True
 
     def touch(self, mapped: ResolvedLayout) -> None:
         """Record a table whose rows may follow."""
         self.mapped.add(mapped.table)
+        self._mapped_by_statement += 1
         if mapped.schema is not None:
             self.tables.add(mapped.table)
         if self.is_ours is not False:
@@ -47,6 +71,29 @@ class OpenTransaction:
         """Continue with the next transaction as if it were part of this one."""
         self.ended, self.begun, self.landed, self.is_ours = False, False, landed, False
         self.begins.append(begin)
+
+
+def reports_duplicates(statement: bytes) -> bool:
+    """Return whether a statement that changed one table is certain to fail if its rows have duplicates.
+
+    Or to replace them: REPLACE writes its rows one by one.
+    """
+    if _LOAD.match(statement):
+        return _LOAD_IGNORES.search(statement) is None
+    return _REPORTING.match(statement) is not None
+
+
+_NAME = rb"(?:`(?:[^`]|``)+`|[^\s`'\"(.]+(?=[\s(.]))"
+_REPORTING = re.compile(
+    rb"\s*(?:REPLACE\b|INSERT\s+(?:INTO\b\s*)?(?!(?:IGNORE|INTO)\b)"
+    rb"%b(?:\s*\.\s*%b)?\s*(?:\((?:[^()`]|`(?:[^`]|``)*`)*\)\s*)?VALUES?\b)" % (_NAME, _NAME),
+    re.IGNORECASE,
+)
+"""REPLACE, or INSERT ... VALUES without options, as mysqldump writes it."""
+
+_LOAD = re.compile(rb"\s*LOAD\s+DATA\b", re.IGNORECASE)
+_LOAD_IGNORES = re.compile(rb"\bLOCAL\b|\bIGNORE\b(?!\s+\d+\s+(?:LINES|ROWS)\b)", re.IGNORECASE)
+"""LOCAL implies IGNORE, but not that of the file's first lines."""
 
 
 @dataclass

@@ -15,6 +15,7 @@ from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql import catalog, connection
 from connector.mysql.catalog_fingerprint import Fingerprint
+from connector.mysql.connection import parse_url
 from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
@@ -646,6 +647,58 @@ def test_a_table_to_which_the_server_adds_partitions_for_former_versions_is_not_
         mariadb.changed_unseen("ALTER TABLE t FORCE")
         wait_until(lambda: len(repairs(store)) == 1, "it is dumped again", seconds=20)
         wait_until(lambda: is_equal(mariadb, store, "t"), "it is equal", seconds=20)
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.every_release
+def test_rows_that_a_load_without_checks_logged_and_did_not_keep_are_dumped_again(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    """InnoDB finds the duplicates only once the rows are logged, and rolls back the transaction so far."""
+    source = tmp_path / "rows.txt"
+    source.write_text("1\n2\n2\n")
+    source.chmod(0o644)
+    loads = {
+        "ignored": "INSERT IGNORE INTO ignored VALUES (1), (2), (2)",
+        "selected": "INSERT INTO selected SELECT id FROM source",
+        "loaded": f"LOAD DATA LOCAL INFILE '{source}' INTO TABLE loaded",
+        "inserted": "INSERT INTO `inserted` VALUES (1),(2),(3)",
+        "triggered": "INSERT INTO triggering VALUES (1)",
+        "unnamed": "SET binlog_annotate_row_events = OFF; INSERT IGNORE INTO unnamed VALUES (1), (2), (2)",
+        "parted": "INSERT IGNORE INTO parted VALUES (50), (50)",
+    }
+    mariadb.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in [*loads, "triggering", "beside"]),
+        "CREATE TABLE source (id int) ENGINE = Aria", "INSERT INTO source VALUES (1), (2), (2)",
+        "CREATE TRIGGER tr AFTER INSERT ON triggering FOR EACH ROW"
+        " INSERT IGNORE INTO triggered VALUES (1), (1)",
+        "ALTER TABLE parted PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES"
+        " LESS THAN (99))",
+        "INSERT INTO parted VALUES (1)",
+    )  # fmt: skip
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        for load in loads.values():
+            load_without_checks(mariadb, *load.split("; "))
+        load_without_checks(mariadb, "BEGIN", "INSERT INTO beside VALUES (1)", loads["ignored"], "COMMIT")
+        assert [mariadb.execute(f"SELECT count(*) FROM {name}") for name in ("selected", "beside")] == [
+            [(0,)], [(0,)]
+        ]  # fmt: skip
+        names = [*loads, "triggering", "beside"]
+        wait_until(lambda: all(is_equal(mariadb, store, n) for n in names), "all are equal", seconds=20)
+        wait_caught_up(mariadb, store)
+        assert {str(dump.table.name) for dump in repairs(store)} == {*names} - {"inserted"}
+
+
+def load_without_checks(mariadb: MysqlDatabase, *statements: str) -> None:
+    """As a file of mysqldump does."""
+    connected = pymysql.connect(
+        **parse_url(mariadb.url), autocommit=True, local_infile=True,
+        init_command="SET unique_checks = 0, foreign_key_checks = 0",
+    )  # fmt: skip
+    with connected, connected.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
 
 
 def test_what_foreign_keys_do_at_a_replica_quarantines_their_tables_once_its_primary_does_not_log_it(

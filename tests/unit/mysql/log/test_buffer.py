@@ -230,6 +230,71 @@ def test_a_change_without_what_foreign_keys_did_is_seen_whichever_table_it_is_of
     assert not log.native_keys.seen
 
 
+@pytest.mark.parametrize(
+    ("statement", "may_lack"),
+    [
+        ("INSERT INTO `t` VALUES (1, 'IGNORE'), (2, 'SELECT')", False),  # as mysqldump writes it
+        ("INSERT INTO `d`.`t` (`id`, `a``(`) VALUES (1, 2)", False),
+        ("insert t(id)value(1)", False),
+        ("REPLACE INTO t SELECT * FROM u", False),
+        ("LOAD DATA INFILE 'f' INTO TABLE t IGNORE 1 LINES", False),
+        (None, True),
+        ("INSERT IGNORE INTO t VALUES (1), (2)", True),
+        ("INSERT IGNORE t VALUES (1), (2)", True),
+        ("INSERT LOW_PRIORITY IGNORE INTO t VALUES (1), (2)", True),
+        ("/* x */ INSERT INTO t VALUES (1), (2)", True),  # it could be anything
+        ("INSERT INTO t SELECT id FROM u", True),
+        ("INSERT INTO tVALUES SELECT id FROM u", True),
+        ("LOAD DATA LOCAL INFILE 'f' INTO TABLE t", True),
+        ("LOAD DATA INFILE 'f' IGNORE INTO TABLE t IGNORE 1 LINES", True),
+        ("UPDATE v SET a = 2", True),  # a trigger inserted
+    ],
+)
+@pytest.mark.parametrize("kind", [23, 166])
+def test_rows_that_mariadb_inserted_without_checks_are_reread_unless_duplicates_were_reported(
+    monkeypatch: pytest.MonkeyPatch, statement: str | None, may_lack: bool, kind: int
+) -> None:
+    monkeypatch.setattr(SchemaCache, "mariadb", True)
+    log = Log()
+    at = log.end
+    insert_unchecked(log, statement, kind=kind)
+    found = log.buffer.take_unlogged()
+    assert [(each.table, each.lsn) for each in found] == ([(TableName("d", "t"), at)] if may_lack else [])
+
+
+def test_a_statement_that_inserts_into_a_second_table_by_a_trigger_does_not_report_its_duplicates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SchemaCache, "mariadb", True)
+    log = Log()
+    insert_unchecked(log, "INSERT INTO t VALUES (1)", also="d.u")
+    assert {each.table.name for each in log.buffer.take_unlogged()} == {"t", "u"}
+
+
+@pytest.mark.parametrize(("flags", "mariadb"), [(0x03, True), (0x05, True), (0x07, False)])
+def test_rows_of_a_session_that_checks_anything_are_kept_as_are_mysqls(
+    monkeypatch: pytest.MonkeyPatch, flags: int, mariadb: bool
+) -> None:
+    monkeypatch.setattr(SchemaCache, "mariadb", mariadb)
+    log = Log()
+    insert_unchecked(log, "INSERT IGNORE INTO t VALUES (1)" if mariadb else None, flags=flags)
+    assert log.buffer.take_unlogged() == []
+
+
+def insert_unchecked(
+    log: Log, statement: str | None, *, kind: int = 23, flags: int = 0x07, also: str | None = None
+) -> None:
+    log.write(events.MARIADB_GTID, (9).to_bytes(8, "little") + bytes(5))
+    if statement is not None:
+        log.write(events.ANNOTATE, statement.encode())
+    mapped, body = log.rows(1, write=False)
+    if also is not None:
+        log.write(19, log.rows(1, table=also, write=False)[0])
+    log.write(19, mapped)
+    log.write(kind, body[:6] + bytes([flags]) + body[7:])
+    log.write(events.XID, bytes(8))
+
+
 def test_what_precedes_a_table_that_is_locked_can_be_taken_and_what_follows_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
