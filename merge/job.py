@@ -46,7 +46,7 @@ from merge.lake.control_table import (
     left_frontiers,
     read_frontiers,
 )
-from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, constraint_hint, described, with_retries
+from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, described, row_hint, with_retries
 from merge.lake.rewrite import Rewrite
 from merge.lake.target import Target, built_with_in, check_rival, check_schema, read_state
 from merge.landing_zone import DAMAGED_HINT, LandingZone
@@ -274,7 +274,7 @@ class MergeRun:
 
     def _failed(self, target: Target, error: Exception) -> TableReport:
         known = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
-        hint = known or constraint_hint(error, target.name)
+        hint = known or row_hint(error, target.name, self.config, self.source_of(target.table))
         if hint == DAMAGED_HINT and target.table in self.shapes:
             hint = self.shapes[target.table].damaged_hint
         reason, printed = described(error, f"merge of {target.table}", whole=target.columns is None)

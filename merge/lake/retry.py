@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,7 +19,9 @@ from tenacity import (
     wait_random,
 )
 
+from connector.config import Config
 from connector.errors import DeltatideError, FencedError, FormatError, GapError, TableError
+from connector.schema import TableName
 
 T = TypeVar("T")
 
@@ -90,6 +93,13 @@ UNDELIVERED_HINT = "its store did not deliver it whole: merge again, which reads
 CONSTRAINTS = re.compile("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES|DELTA_NOT_NULL_CONSTRAINT_VIOLATED")
 """A row lacks what somebody has made a condition of the Delta table."""
 
+_UNEVALUATED = re.compile(
+    r"\[(CAST_(INVALID_INPUT|OVERFLOW)|CANNOT_PARSE_\w+|FAILED_FUNCTION_CALL|DIVIDE_BY_ZERO|REMAINDER_BY_ZERO"
+    r"|ARITHMETIC_OVERFLOW|(BINARY_)?ARITHMETIC\w*|INVALID_(ARRAY_INDEX|FRACTION|PARAMETER_VALUE)\w*"
+    r"|NUMERIC_VALUE_OUT_OF_RANGE|UNRECOGNIZED_\w+|MALFORMED_\w+|ILLEGAL_\w+|DATETIME_\w+)[.\]]"
+)
+"""An expression that has no result for some row, under ANSI rules."""
+
 OUR_OWN = "USER_RAISED_EXCEPTION"
 """The error name of our own checks within queries (`merge.columns.projection`)."""
 
@@ -152,14 +162,24 @@ def unread_hint(error: Exception, damaged: str) -> str:
     return UNDELIVERED_HINT if is_undelivered(error) else damaged
 
 
-def constraint_hint(error: Exception, name: str) -> str | None:
-    """Return what to do if a constraint of the Delta table `name` refuses a row of the source, else None."""
-    if not isinstance(error, SPARK_ERRORS) or CONSTRAINTS.search(str(error)) is None:
+def row_hint(error: Exception, name: str, config: Config, table: TableName) -> str | None:
+    """Return what to do if a single row of the source may have caused an error, else None.
+
+    A constraint of the Delta table `name` refuses it, or the condition of `table` has no result for it.
+    """
+    if not isinstance(error, SPARK_ERRORS):
         return None
-    return (
-        "somebody has added a constraint that a row of the source does not meet; drop it, and merge again:"
-        f" ALTER TABLE {name} DROP CONSTRAINT ..., or ALTER COLUMN ... DROP NOT NULL"
-    )
+    if CONSTRAINTS.search(str(error)) is not None:
+        return (
+            "somebody has added a constraint that a row of the source does not meet; drop it, and merge"
+            f" again: ALTER TABLE {name} DROP CONSTRAINT ..., or ALTER COLUMN ... DROP NOT NULL"
+        )
+    if config.table(table).where is not None and _UNEVALUATED.search(str(error)) is not None:
+        return (
+            f"the where in {table.section} may fail for a row: have it use try_cast, try_divide or the like,"
+            f" and then: deltatide rebuild {shlex.quote(str(table))}"
+        )
+    return None
 
 
 def first_line(error: Exception) -> str:

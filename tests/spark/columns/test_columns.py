@@ -199,6 +199,7 @@ def test_a_masked_key_has_a_new_lake_refused_as_a_whole_and_later_its_table_alon
     spark: SparkSession, tmp_path: Path
 ) -> None:
     its, new = People(spark, tmp_path), schema_of("public.new", id="int", region="string")
+    its.config = its.configured(shapes=["current"])
     its.log(10, insert(6, 1, "EU"))
     for wrong in ({"mask": {"ID": "sha256"}}, {"exclude_columns": ["id"]}, {"columns": ["Mail"]}):
         with pytest.raises(ConfigurationError, match=r"public\.people: column 'id' is in the key") as refused:
@@ -217,8 +218,23 @@ def test_a_masked_key_has_a_new_lake_refused_as_a_whole_and_later_its_table_alon
     assert "'id' is in the key" in said(failed)
     assert failed.table == new.table
     assert not report.exact
-    assert [row["person"] for row in its.rows()] == [1, 2]
+    assert [row["id"] for row in its.rows()] == [1, 2]
     assert not (tmp_path / "lake/public/new").exists()
+
+
+def test_a_condition_that_fails_for_a_row_stops_the_table_with_a_hint_that_leads_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    its = People(spark, tmp_path)
+    its.log(10, insert(6, 1, "EU"), insert(7, 2, "7"))
+    (failed,) = merge_once(spark, its.configured(shapes=["current"], where="cast(region AS int) > 0")).failed
+    assert failed.hint == (
+        'the where in [tables."public.people"] may fail for a row: have it use try_cast, try_divide or the'
+        " like, and then: deltatide rebuild public.people"
+    )
+    config = its.configured(shapes=["current"], where="try_cast(region AS int) > 0")
+    assert rebuild(spark, config, T).exact
+    assert [row["id"] for row in its.rows()] == [2]
 
 
 @pytest.mark.soak
