@@ -18,6 +18,8 @@ from connector.findings import CAPTURED, ONLY_CHANGES, check_key_kept, check_pat
 from connector.postgres import publication
 from connector.postgres.catalog import Catalog, layouts_of, row_security_hint
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
+from connector.postgres.definitions.inheritance import uncaptured_heirs
+from connector.postgres.definitions.object_columns import object_columns
 from connector.postgres.definitions.refusals import TableLayout, whole_rows_sql
 from connector.postgres.definitions.table_facts import TableFacts, find_tables, qualified
 from connector.postgres.driver.choice import driver
@@ -31,6 +33,9 @@ LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
 """By major version. Older servers decode what follows a transaction that was running when a table was
 published by an outdated publication (fixed by commit 4909b38af0, "Fix data loss in logical replication").
 """
+
+HEIRS = 3
+"""As many tables that inherit from one are named; a hypertable has thousands."""
 
 CLOCK_SECONDS = 5.0
 """A greater difference makes lag figures useless; events themselves carry the server's clock."""
@@ -254,7 +259,9 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
         "fix source.tables, or create the table",
     )
     yield from _check_kinds(context)
-    readable, naming = _unreadable(context), _naming(context)
+    oids = [table.oid for table in context.found]
+    readable, naming = _unreadable(context), object_columns(context.connection, oids)
+    heirs = uncaptured_heirs(context.connection, context.config, oids)
     for table in context.found:
         name, layout = f"table {table.table}", context.layouts[table.table]
         problems = [*readable.get(table.table, ())]
@@ -274,39 +281,19 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
         if layout.schema is not None and table.oid in naming:
             detail = f"{naming[table.oid]}: its text changes unlogged when the object it refers to is renamed"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)
+        if table.oid in heirs:
+            yield _report_heirs(table.table, heirs[table.oid])
 
 
-_NAMING_TYPES = (
-    "regclass regcollation regconfig regdictionary regnamespace regoper regoperator regproc regprocedure"
-    " regrole regtype aclitem".split()
-)
-
-_NAMING = """
-    WITH RECURSIVE used(relid, number, typid) AS (
-        SELECT attrelid, attnum, atttypid FROM pg_attribute
-        WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
-        UNION
-        SELECT u.relid, u.number, i.typid FROM used u JOIN pg_type t ON t.oid = u.typid CROSS JOIN LATERAL (
-            SELECT t.typbasetype
-            UNION ALL SELECT t.typelem
-            UNION ALL SELECT a.atttypid FROM pg_attribute a
-                WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-        ) i(typid) WHERE i.typid <> 0)
-    SELECT a.attrelid::bigint, a.attname::text, format_type(a.atttypid, a.atttypmod)
-    FROM pg_attribute a
-    WHERE (a.attrelid, a.attnum) IN (
-        SELECT u.relid, u.number FROM used u JOIN pg_type t ON t.oid = u.typid
-        WHERE t.typname = ANY (%s::name[]) AND t.typnamespace = 'pg_catalog'::regnamespace)
-    ORDER BY a.attrelid, a.attnum"""
-
-
-def _naming(context: _CheckContext) -> dict[int, str]:
-    """List, by table oid, the columns that store another object's oid and land its name, domains included."""
-    listed: dict[int, list[str]] = {}
-    oids = [table.oid for table in context.found]
-    for oid, column, formatted in all_rows(context.connection, _NAMING, (oids, _NAMING_TYPES)):
-        listed.setdefault(oid, []).append(f"{column} ({formatted})")
-    return {oid: ", ".join(columns) for oid, columns in listed.items()}
+def _report_heirs(table: TableName, heirs: Sequence[TableName]) -> Finding:
+    """Warn of rows that a SELECT of the table shows, and that are not captured with it."""
+    named = [str(heir) for heir in heirs[:HEIRS]] + [f"{len(heirs) - HEIRS} more"] * (len(heirs) > HEIRS)
+    detail = f"rows of the tables that inherit from it are their own, and not captured: {', '.join(named)}"
+    fix = (
+        "add these to source.tables; each lands as a table of its own, and needs a primary key of its own; or"
+        " to source.exclude, if their rows are not needed"
+    )
+    return Finding(f"table {table}", "warning", detail, fix, table=table)
 
 
 def _check_kinds(context: _CheckContext) -> Iterator[Finding]:

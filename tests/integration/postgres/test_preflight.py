@@ -315,6 +315,40 @@ def test_a_column_that_holds_the_id_of_another_object_is_warned_of(database: Dat
     assert found.detail.startswith("c (regclass), a (regrole[]), d (public.relation), p (public.granted[]): ")
 
 
+def test_tables_that_inherit_from_a_captured_one_and_are_not_captured_are_warned_of(
+    database: Database,
+) -> None:
+    """A hypertable has all of its rows in such tables."""
+    database.execute(
+        "CREATE SCHEMA internal; CREATE TABLE t (id int PRIMARY KEY, v int);"
+        "CREATE TABLE internal.aside () INHERITS (t); CREATE TABLE own (PRIMARY KEY (id)) INHERITS (t);"
+        "CREATE TABLE internal.below (PRIMARY KEY (id)) INHERITS (own);"
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE internal.part PARTITION OF p FOR VALUES FROM (0) TO (9);"
+        "CREATE TABLE internal.chunk_1 (PRIMARY KEY (id)) INHERITS (internal.aside);"
+        + "".join(f"CREATE TABLE internal.chunk_{n} (PRIMARY KEY (id)) INHERITS (t);" for n in range(2, 5))
+    )
+
+    def warned(tables: list[str], *exclude: str) -> dict[str, str]:
+        found = source_of(database, tables=tables, exclude=list(exclude)).check()
+        assert [f for f in found if f.state == "failed"] == []
+        return {
+            str(f.table): f.detail.partition("not captured: ")[2]
+            for f in found
+            if f.state == "warning" and f.table and "source.exclude" in (f.fix or "")
+        }
+
+    below = {"public.own": "internal.below"}
+    assert warned(["public.*"]) == {
+        "public.t": "internal.aside, internal.chunk_1, internal.chunk_2, 2 more",
+        **below,
+    }
+    assert warned(["public.*", "internal.chunk*"]) == {"public.t": "internal.aside", **below}
+    assert warned(["public.*", "internal.chunk*", "internal.below"], "internal.aside") == {}
+    only_chunks = "internal.chunk_1, internal.chunk_2, internal.chunk_3, 1 more"
+    assert warned(["public.*"], "internal.aside", "internal.below") == {"public.t": only_chunks}
+
+
 def test_a_key_column_that_is_masked_is_warned_of_before_anything_lands(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text); CREATE TABLE u (id int PRIMARY KEY)")
     settings = {"public.t": {"mask": {"ID": "null"}}, "public.u": {"columns": ["id"]}}
