@@ -25,11 +25,10 @@ from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.position import Moment
 from connector.schema import TableName, fold
-from merge.lake.retry import first_line
 from merge.lake.target import shape_of_rows, targets_of
 from merge.overlay import ALIVE
 from merge.queries import live_tables, tables_at
-from merge.reading.query_plans import analyzed, as_subquery, foreign_relation, parsed, relations
+from merge.reading.query_plans import analyzed, as_subquery, foreign_relation, parsed, refusal, relations
 from merge.shapes.shape import shapes_of
 from merge.sql_formatting import quoted
 from merge.views.view import VIEWS, not_of_cut
@@ -153,7 +152,7 @@ def _queried(spark: SparkSession, sql: str, names: Iterable[str]) -> DataFrame:
         _ = frame.schema  # over Spark Connect, this is what analyzes it
     except AnalysisException as error:
         raise ConfigurationError(
-            f"the query can't be run: {first_line(error)}",
+            f"the query can't be run: {refusal(error)}",
             hint=f"{_hint(names)}; one SELECT, in single quotes",
         ) from error
     return frame

@@ -15,15 +15,22 @@ from typing import TYPE_CHECKING
 
 from connector.errors import ConfigurationError
 from connector.schema import fold
+from merge.lake.retry import first_line
 from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 
 
 def as_subquery(sql: str) -> str:
     """Wrap a text as a subquery, in which only a query can be parsed."""
-    return f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
+    return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
+
+
+def refusal(error: AnalysisException) -> str:
+    """Return why Spark refuses a query that was given to it by `as_subquery`: its own lines are counted."""
+    return re.sub(r"(?<=\(line )\d+(?=, pos)", lambda found: str(int(found[0]) - 1), first_line(error))
 
 
 def parsed(spark: SparkSession, sql: str) -> str:

@@ -19,10 +19,9 @@ from pyspark.errors import AnalysisException
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
 from connector.schema import TableName, fold
-from merge.lake.retry import first_line
 from merge.lake.target import Target
 from merge.reading.named_tables import view_names
-from merge.reading.query_plans import parsed, relations
+from merge.reading.query_plans import parsed, refusal, relations
 from merge.sql_formatting import quoted
 from merge.views.view import View
 
@@ -74,7 +73,7 @@ def named_by(spark: SparkSession, view: View) -> list[str]:
         plan = parsed(spark, view.sql)
     except AnalysisException as error:
         raise ConfigurationError(
-            f"{view.setting} is not a query: {first_line(error)}",
+            f"{view.setting} is not a query: {refusal(error)}",
             hint="a view is one SELECT over the lake's tables and other views",
         ) from None
     if "RelationTimeTravel" in plan or "PlanWithUnresolvedIdentifier" in plan:

@@ -164,6 +164,8 @@ def test_mistakes_are_told_before_anything_is_written(spark: SparkSession, tmp_p
     for sql in ("SELEC 1", "DELETE FROM orders", "SET x = 1", "SELECT 1; DROP TABLE orders"):
         with pytest.raises(ConfigurationError, match=r"views\.a is not a query"):
             named_by(spark, View("a", sql))
+    with pytest.raises(ConfigurationError, match=r"near ','.*\(line 2, pos 2\)"):
+        named_by(spark, View("a", "SELECT 1\n ,, 2"))
     # Since 4.2, Spark takes IDENTIFIER of a literal for the name itself.
     for sql in ("SELECT * FROM orders VERSION AS OF 1", "SELECT * FROM IDENTIFIER('or' || 'ders')"):
         with pytest.raises(ConfigurationError, match="has VERSION AS OF"):
