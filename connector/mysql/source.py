@@ -30,10 +30,11 @@ from connector.mysql import catalog, failover, log_identity, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote
 from connector.mysql.definitions.layouts import Definitions, layouts_of
+from connector.mysql.definitions.log_layouts import captured_schemas
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
-from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout, captures
+from connector.mysql.log.schema_cache import captures
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.log.transaction import NativeKeys, OnePhaseCommits
 from connector.mysql.log.visibility import first_barrier
@@ -352,7 +353,7 @@ class MysqlSource:
     ) -> MysqlLogReader:
         side = self._connect_to(server)
         try:
-            captured = self._captured(side, server)
+            captured = captured_schemas(side, server, self._config, self._tables, self._listed)
             offset = unpack_binlog_position(resume_point.position)[1]
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.
@@ -405,22 +406,6 @@ class MysqlSource:
             return None
         stream = self._connect_to(server, replication=True)
         return failover.executed_at(connection, server, stream, file, offset)
-
-    def _captured(self, side: Connection[Any], server: Server) -> CapturedSchemas:
-        def noted(table: TableName) -> Mapping[str, NotedColumn]:
-            with driver_errors(f"looking up {table}"):
-                return catalog.noted_columns(side, table)
-
-        def layout(table: TableName) -> ResolvedLayout | None:
-            with driver_errors(f"looking up {table}"), catalog.unless_locked(side, table):
-                return catalog.layout_of(side, table, self._tables)
-
-        with driver_errors("listing the tables"):
-            self._listed |= {facts.table for facts in catalog.find_tables(side, self._config, set())}
-        return CapturedSchemas(
-            self._config, self._tables, self._listed, noted, layout,
-            mariadb=server.mariadb, lower_case=server.lower_case,
-        )  # fmt: skip
 
     def _created(self, server: Server, file: str, *, checked: bool = False) -> int:
         created = created_at(self._connect_to(server, replication=True), server, file, checked=checked)

@@ -21,8 +21,9 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
+from connector.errors import TableError
 from connector.mysql.catalog import qualified
-from connector.mysql.connection import code_of, is_transient, rows
+from connector.mysql.connection import code_of, is_transient, quote, rows
 from connector.mysql.server import Server
 from connector.mysql.table_ids import PROCESS_DENIED, decoded_name
 from connector.schema import TableName
@@ -67,7 +68,7 @@ class Cascades:
         self._connection = connection
         self._having: set[TableName] | None = set()
         if native or _unlogged(connection, server):
-            self._having = _in_innodb(connection, server) if server.mariadb else _in_catalog(connection)
+            self._having = _in_innodb(connection, server) if server.mariadb else {*_in_catalog(connection)}
 
     def of(self, table: TableName) -> list[str]:
         """Return a table's foreign keys that change its rows without logging; none if we may not see them."""
@@ -87,14 +88,23 @@ def _unlogged(connection: Connection[Any], server: Server) -> bool:
     return bool(found) and found[0][1] != "OFF"
 
 
-def _in_catalog(connection: Connection[Any]) -> set[TableName]:
-    """Return the tables with such foreign keys (MySQL)."""
+def _in_catalog(connection: Connection[Any]) -> dict[TableName, list[str]]:
+    """Return the tables with such foreign keys, and the keys' names (MySQL)."""
     found = rows(
         connection,
-        "SELECT constraint_schema, table_name FROM information_schema.referential_constraints"
-        f" WHERE delete_rule IN {_RULES} OR update_rule IN {_RULES}",
+        "SELECT constraint_schema, table_name, constraint_name"
+        " FROM information_schema.referential_constraints"
+        f" WHERE delete_rule IN {_RULES} OR update_rule IN {_RULES} ORDER BY constraint_name",
     )
-    return {TableName(*each) for each in found}
+    names: dict[TableName, list[str]] = {}
+    for namespace, table, name in found:
+        names.setdefault(TableName(namespace, table), []).append(name)
+    return names
+
+
+def cascading_in_catalog(connection: Connection[Any]) -> list[TableError]:
+    """Return the tables with such foreign keys (MySQL), each as unfit for capture."""
+    return [cascading_table(table, names) for table, names in _in_catalog(connection).items()]
 
 
 def _in_innodb(connection: Connection[Any], server: Server) -> set[TableName] | None:
@@ -136,3 +146,9 @@ def cascading(names: Sequence[str]) -> str:
     """Describe the effect of such foreign keys."""
     listed = ", ".join(names)
     return f"its foreign keys ({listed}) change rows without logging it (CASCADE, SET NULL)"
+
+
+def cascading_table(table: TableName, names: Sequence[str]) -> TableError:
+    """Return why a table with such foreign keys can't be captured, and what to do."""
+    drop = f"ALTER TABLE {qualified(table)} DROP FOREIGN KEY {quote(names[0])}"
+    return TableError(table, cascading(names), hint=f"{drop}, then add it again with RESTRICT")

@@ -33,9 +33,9 @@ from connector.mysql.catalog import (
     qualified,
     unidentified,
 )
-from connector.mysql.connection import code_of, quote
+from connector.mysql.connection import code_of
 from connector.mysql.definitions.digests import COLUMNS, INDEXES, digest_of, read_digests, read_rows
-from connector.mysql.definitions.foreign_keys import Cascades, cascading
+from connector.mysql.definitions.foreign_keys import Cascades, cascading_table
 from connector.mysql.log.schema_cache import ResolvedLayout
 from connector.mysql.log.transaction import NativeKeys
 from connector.mysql.server import Server
@@ -204,6 +204,5 @@ def _misfit(facts: TableFacts, cascades: Cascades) -> TableError | None:
             hint=f"ALTER TABLE {formatted} ENGINE = InnoDB",
         )
     if names := cascades.of(table):
-        hint = f"ALTER TABLE {formatted} DROP FOREIGN KEY {quote(names[0])}, then add it again with RESTRICT"
-        return TableError(table, cascading(names), hint=hint)
+        return cascading_table(table, names)
     return None

@@ -168,6 +168,7 @@ class LogBuffer:
                     size += len(packet) + EVENT_OVERHEAD
                 if kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
                     native_keys.seen = True
+                    self._effects.report_cascades(groups.open.lsn)
                 elif kind in inserts and packet[ROWS_FLAGS] & UNCHECKED == UNCHECKED:
                     groups.open.note_unchecked_insert()
                 ordinal += 1
@@ -253,8 +254,9 @@ class LogBuffer:
                     raise BugError(f"a rows event without a table map, {self._files}")
                 if known.schema is not None and not groups.skips_rows:
                     pending.hold(packet, groups.ordinal)
-                if kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
+                if groups.open and kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
                     self._native_keys.seen = True
+                    self._effects.report_cascades(groups.open.lsn)
                 groups.ordinal += 1
             else:
                 self._handle_control(kind, packet, payload.end)

@@ -81,6 +81,7 @@ class DdlEffects:
         self._announced: list[tuple[int, TableSchema]] = []
         self._renamed: list[ColumnsRenamed] = []
         self._prepared = {} if prepared is None else prepared
+        self._foreign_keys_known = False
 
     def take_unlogged(self) -> list[UnloggedSpan]:
         """Take unlogged changes to record, or else to pass to `report_unlogged_quarantine`."""
@@ -112,6 +113,7 @@ class DdlEffects:
 
         `NotYetError`, before any of them, if the layout of its table can't be known now.
         """
+        self._foreign_keys_known &= (query.statement or "")[:9].upper() == "SAVEPOINT"
         if query.statement is not None and not self._schema_cache.mariadb:
             query = query._replace(statement=as_mysql_reads(query.statement))
         self._note(query, lsn)
@@ -212,10 +214,7 @@ class DdlEffects:
                 log.warning("%s: %s; rereading its rows", table, reason)
 
     def _apply_effect(self, effect: Effect, lsn: int, ordinal: int) -> int:
-        """Apply one effect: a truncate becomes an event, others reread, quarantine or announce the table.
-
-        A lost index counts only where a key is configured: if a primary key is gone, the log itself shows it.
-        """
+        """Apply one effect: a truncate becomes an event, others reread, quarantine or announce the table."""
         truncated = 0
         for table in self._tables_of(effect):
             if effect.kind == "truncate":
@@ -226,11 +225,21 @@ class DdlEffects:
                 self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
                 self._renamed += [ColumnsRenamed(table, lsn, effect.renamed)] if effect.renamed else []
-            elif effect.kind != "index" or self._schema_cache.has_configured_key(table):
+            elif self._matters(effect, table):
                 self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)
                 self._add_unlogged(table, lsn, effect.reason)
         return truncated
+
+    def _matters(self, effect: Effect, table: TableName) -> bool:
+        """Return whether an effect has the table's rows reread.
+
+        A lost index counts only where a key is configured: if a primary key is gone, the log itself shows it.
+        A lost foreign key counts only in MySQL, where a table with one may have been captured.
+        """
+        if effect.kind == "index":
+            return self._schema_cache.has_configured_key(table)
+        return effect.kind != "foreign key" or not self._schema_cache.mariadb
 
     def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
         """Announce a layout that no row may ever show: the catalog's, first without the columns that went.
@@ -290,6 +299,17 @@ class DdlEffects:
         touched = mapped & self._schema_cache.among(None)
         self.report_quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
         return mapped
+
+    def report_cascades(self, lsn: int) -> None:
+        """Quarantine the tables of which a change elsewhere may have changed rows, which was not logged.
+
+        The catalog tells which those are, and is asked again after a statement. It may be ahead of the log: a
+        table whose foreign key is gone by now is reread when the statement that dropped it is read.
+        """
+        if not self._foreign_keys_known:
+            for problem in self._schema_cache.cascading():
+                self.report_quarantine({problem.table}, lsn, problem.reason, problem.hint or "")
+            self._foreign_keys_known = True
 
     def report_quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
         """Report tables that can't be captured any longer, for `Tables.quarantine`."""

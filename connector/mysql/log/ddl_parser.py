@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Kind = Literal["truncate", "unlogged", "copy", "statement", "columns", "index"]
+Kind = Literal["truncate", "unlogged", "copy", "statement", "columns", "index", "foreign key"]
 
 
 class Effect(NamedTuple):
@@ -28,7 +28,8 @@ class Effect(NamedTuple):
     ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event. ``copy``:
     the server may have copied it, and so changed values. ``statement``: rows were changed in the statement
     format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to another name.
-    ``index``: it lost an index; from then on several rows may have the same values in its columns.
+    ``index``: it lost an index; from then on several rows may have the same values in its columns. ``foreign
+    key``: it lost one, or another constraint; what that did before may not be in the log.
     """
 
     kind: Kind
@@ -268,6 +269,8 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
         effects.append(Effect("copy", *table, "ALTER TABLE"))
     if any(word == "DROP" and after in _INDEXES for word, after in pairwise(left)):
         effects.append(Effect("index", *table, "ALTER TABLE ... DROP INDEX"))
+    if any(word == "DROP" and after in ("FOREIGN", "CONSTRAINT") for word, after in pairwise(left)):
+        effects.append(Effect("foreign key", *table, "ALTER TABLE ... DROP FOREIGN KEY"))
     lost = [*_lost_columns(tokens, index)]
     names = tuple(name for name, _ in lost), tuple((name, new) for name, new in lost if new)
     effects.append(Effect("columns", *table, "ALTER TABLE", *names))

@@ -89,11 +89,15 @@ class SchemaCache(Protocol):
     def among(self, database: str | None) -> set[TableName]:
         """Return the captured tables of a database; None: of all."""
 
+    def cascading(self) -> list[TableError]:
+        """Return the captured tables that now have foreign keys which change rows by themselves (MySQL)."""
+
 
 class CapturedSchemas:
     """Implements `SchemaCache` with the configuration and the catalog. Used by one thread.
 
-    `noted` reads from the catalog what the log lacks about a table's columns, `layout` its current layout.
+    `noted` reads from the catalog what the log lacks about a table's columns, `layout` its current layout,
+    `cascading` which tables have foreign keys that change rows by themselves.
     """
 
     def __init__(
@@ -103,12 +107,14 @@ class CapturedSchemas:
         tables: Mapping[TableName, Callable[[], ResolvedLayout]] | set[TableName],
         noted: Callable[[TableName], Mapping[str, NotedColumn]],
         layout: Callable[[TableName], ResolvedLayout | None],
+        cascading: Callable[[], list[TableError]],
         *,
         mariadb: bool,
         lower_case: bool,
     ) -> None:
         self.mariadb = mariadb
         self._config, self._settings, self._noted, self._layout = config, settings, noted, layout
+        self._cascading = cascading
         self._lower_case = lower_case
         self._tables = set(tables)
         self._latest: dict[TableName, ResolvedLayout] = {}
@@ -158,6 +164,10 @@ class CapturedSchemas:
     def among(self, database: str | None) -> set[TableName]:
         """Return the captured tables of a database; None: of all."""
         return {t for t in self._tables if database is None or t.namespace.lower() == database.lower()}
+
+    def cascading(self) -> list[TableError]:
+        """Return the captured tables that now have foreign keys which change rows by themselves."""
+        return [problem for problem in self._cascading() if captures(self._config, problem.table)]
 
     def _any_schema(self, table: TableName) -> TableSchema:
         """Return some schema that names the table, for a layout that can't be read."""

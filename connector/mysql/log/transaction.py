@@ -101,8 +101,9 @@ class NativeKeys:
     """Whether a server's log has shown changes without what foreign keys did along with them (`seen`).
 
     MySQL logs that from 9.6 on, but not of changes that it applies in InnoDB's way: those that an older
-    server has logged, or one so configured. Kept when the log is reopened. Written by one thread, read by
-    any.
+    server has logged, or one so configured. The tables with such foreign keys are quarantined along with the
+    change that shows it (`DdlEffects.report_cascades`), and from then on by each look at the catalog. Kept
+    when the log is reopened. Written by one thread, read by any.
     """
 
     seen: bool = False

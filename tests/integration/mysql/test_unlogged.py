@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from connector import failpoint
+from connector.capture import catalog_watcher
 from connector.errors import NotYetError
 from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
@@ -21,10 +24,12 @@ from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.source import ResumePoint
 from connector.store.local import LocalStore
+from tests.support.agent.agents import Killed
 from tests.support.agent.captured import landed_tables
 from tests.support.agent.mysql_agents import (
     agent,
     assert_equal,
+    config_of,
     is_equal,
     short_waits,
     wait_caught_up,
@@ -702,9 +707,13 @@ def load_without_checks(mariadb: MysqlDatabase, *statements: str) -> None:
 
 
 def test_what_foreign_keys_do_at_a_replica_quarantines_their_tables_once_its_primary_does_not_log_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As MySQL before 9.6 does not, nor a later release if so configured. Nor does its replica then."""
+    """As MySQL before 9.6 does not, nor a later release if so configured. Nor does its replica then.
+
+    The agent is ended right after the manifest with the first such change, before any look at the catalog.
+    """
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 3600)
     cascades = "FOREIGN KEY (p) REFERENCES parent (id) ON DELETE"
     with replicated("mysql", tmp_path, "cascades") as pair:
         pair.primary.execute(
@@ -720,21 +729,44 @@ def test_what_foreign_keys_do_at_a_replica_quarantines_their_tables_once_its_pri
             assert newest is not None
             return {t.name: its.reason for t, its in newest.tables.items() if its.state == "quarantined"}
 
-        with agent(pair.replica, tmp_path / "landing") as store:
+        def end_once_deleted(moment: str) -> None:
+            newest = newest_manifest(store)
+            if moment == "manifest-committed" and newest is not None and newest.position >= deleted_from:
+                raise Killed(moment)
+
+        def capture_until_deleted() -> None:
+            nonlocal deleted_from
+            with agent(pair.replica, folder):
+                wait_caught_up(pair.replica, store)
+                pair.primary.execute("DELETE FROM parent WHERE id = 1")
+                pair.wait_applied()
+                wait_caught_up(pair.replica, store)
+                assert is_equal(pair.replica, store, "gone")
+                pair.primary.server.settings["innodb-native-foreign-keys"] = "ON"
+                pair.primary.restart()
+                pair.primary.execute("SET foreign_key_checks = 0", "DELETE FROM parent WHERE id = 3")
+                pair.wait_applied()
+                wait_caught_up(pair.replica, store)
+                assert quarantined() == {}
+                deleted_from = pair.replica.end_of_log() + 1
+                pair.primary.execute("DELETE FROM parent WHERE id = 2")
+                pair.wait_applied()
+                wait_until(lambda: has_landed(store, deleted_from), "the change has landed", seconds=20)
+
+        folder, deleted_from = tmp_path / "landing", sys.maxsize
+        store = LocalStore(folder / config_of(pair.replica, folder).source.name)
+        monkeypatch.setattr(failpoint, "reach", end_once_deleted)
+        with pytest.raises(Killed):
+            capture_until_deleted()
+        monkeypatch.setattr(failpoint, "reach", lambda _: None)
+        assert list(quarantined()) == ["gone"]
+        assert "CASCADE" in (quarantined()["gone"] or "")
+        with agent(pair.replica, folder):
             wait_caught_up(pair.replica, store)
-            pair.primary.execute("DELETE FROM parent WHERE id = 1")
-            pair.wait_applied()
-            wait_caught_up(pair.replica, store)
-            assert is_equal(pair.replica, store, "gone")
-            pair.primary.server.settings["innodb-native-foreign-keys"] = "ON"
-            pair.primary.restart()
-            pair.primary.execute("SET foreign_key_checks = 0", "DELETE FROM parent WHERE id = 3")
-            pair.wait_applied()
-            wait_caught_up(pair.replica, store)
-            assert quarantined() == {}
-            pair.primary.execute("DELETE FROM parent WHERE id = 2")
-            pair.wait_applied()
-            wait_until(lambda: list(quarantined()) == ["gone"], "it is quarantined", seconds=20)
-            assert "CASCADE" in (quarantined()["gone"] or "")
-            wait_caught_up(pair.replica, store)
+            assert list(quarantined()) == ["gone"]
             assert is_equal(pair.replica, store, "parent")
+
+
+def has_landed(store: LocalStore, position: int) -> bool:
+    newest = newest_manifest(store)
+    return newest is not None and newest.position >= position

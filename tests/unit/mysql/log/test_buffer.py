@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pymysqlreplication.constants import BINLOG
 
-from connector.errors import BugError, NotYetError, PreconditionError, TransientError
+from connector.errors import BugError, NotYetError, PreconditionError, TableError, TransientError
 from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.rows_event import PARTIAL_UPDATE
@@ -44,6 +44,11 @@ class SchemaCache:
 
     def __init__(self) -> None:
         self.seen: set[TableName] = set()
+        self.looks = 0
+
+    def cascading(self) -> list[TableError]:
+        self.looks += 1
+        return [TableError(TableName("d", "u"), "its foreign keys (f) change rows", hint="drop f")]
 
     def resolve(self, body: bytes) -> ResolvedLayout:
         table = table_name_of(body)
@@ -85,9 +90,9 @@ class Log:
 
     def open(self, file: int, offset: int, tail: int) -> None:
         """Open the log, again with what was found out before."""
-        position = pack_binlog_position(file, offset)
+        position, self.schema_cache = pack_binlog_position(file, offset), SchemaCache()
         self.buffer = LogBuffer(
-            1, position, SchemaCache(), self.gtids, None, self.cut_off, self.prepared, self.one_phase,
+            1, position, self.schema_cache, self.gtids, None, self.cut_off, self.prepared, self.one_phase,
             self.native_keys,
         )  # fmt: skip
         self.file, self.offset, self.tail = file, offset, tail
@@ -214,7 +219,22 @@ def test_transactions_of_mysql_come_whole_at_their_begin(tail: int) -> None:
 def test_a_change_without_what_foreign_keys_did_is_seen_whichever_table_it_is_of(
     kind: int, flags: int, seen: bool, compressed: bool
 ) -> None:
+    """The tables that it may have changed are quarantined with the segment that has it, not before."""
     log = Log()
+    at = log.end
+    change_natively(log, kind, flags, compressed=compressed, commit=False)
+    assert log.native_keys.seen == seen
+    assert quarantines(log.buffer.take()) == []
+    log.write(events.XID, bytes(8))
+    found = [(each.table.name, each.lsn, each.hint) for each in quarantines(log.buffer.take())]
+    assert found == ([("u", at, "drop f")] if seen else [])
+    log.native_keys.begin("another server")
+    assert not log.native_keys.seen
+
+
+def change_natively(
+    log: Log, kind: int, flags: int, *, compressed: bool = False, commit: bool = True
+) -> None:
     mapped, body = log.rows(1, table="elsewhere.t", write=False)
     body = body[:6] + bytes([flags]) + body[7:]
     log.gtid()
@@ -225,9 +245,37 @@ def test_a_change_without_what_foreign_keys_did_is_seen_whichever_table_it_is_of
         log.query("BEGIN")
         log.write(19, mapped)
         log.write(kind, body)
-    assert log.native_keys.seen == seen
-    log.native_keys.begin("another server")
-    assert not log.native_keys.seen
+    if commit:
+        log.write(events.XID, bytes(8))
+
+
+def test_the_catalog_is_asked_for_foreign_keys_again_after_a_statement_and_when_the_log_is_reopened() -> None:
+    log = Log()
+    for statement in ("SAVEPOINT a", "ALTER TABLE u ADD FOREIGN KEY (a) REFERENCES t (id)"):
+        for _ in range(3):
+            change_natively(log, BINLOG.DELETE_ROWS_EVENT_V2, 0x01)
+        assert log.schema_cache.looks == 1
+        log.gtid()
+        log.query(statement)
+    change_natively(log, BINLOG.DELETE_ROWS_EVENT_V2, 0x01)
+    assert log.schema_cache.looks == 2
+    log.open(log.file, log.offset, log.tail)
+    change_natively(log, BINLOG.DELETE_ROWS_EVENT_V2, 0x01)
+    assert [each.table.name for each in quarantines(log.buffer.take())] == ["u"]
+
+
+@pytest.mark.parametrize("statement", ["DROP FOREIGN KEY f", "DROP CONSTRAINT f"])
+@pytest.mark.parametrize("mariadb", [False, True])
+def test_a_table_whose_foreign_key_is_gone_when_its_changes_are_read_is_reread_later(
+    monkeypatch: pytest.MonkeyPatch, statement: str, mariadb: bool
+) -> None:
+    """MariaDB's are never logged, so a table with one that changes rows was not captured."""
+    monkeypatch.setattr(SchemaCache, "mariadb", mariadb)
+    log = Log()
+    log.gtid()
+    log.query(f"ALTER TABLE u {statement}")
+    found = [(each.table.name, each.reason) for each in log.buffer.take_unlogged()]
+    assert found == ([] if mariadb else [("u", "ALTER TABLE ... DROP FOREIGN KEY")])
 
 
 @pytest.mark.parametrize(
