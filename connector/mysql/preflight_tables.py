@@ -31,7 +31,7 @@ from connector.mysql.connection import brief_wait, code_of, is_transient, quote,
 from connector.mysql.definitions.column_rights import granted_by_column, refuse_hidden
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
 from connector.mysql.definitions.layouts import TRANSACTIONAL, Definition, layout_now
-from connector.mysql.definitions.session_values import depends_on_settings
+from connector.mysql.definitions.session_values import compares_texts_with_dates, depends_on_settings
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
@@ -222,10 +222,10 @@ def _check_session_values(context: CheckContext, facts: TableFacts) -> Finding |
         f" information_schema.columns WHERE {table_condition(facts.table)} ORDER BY ordinal_position",
     )
     uncertain = {name for name, type_, *_ in found if type_ == "timestamp"}
-    others = [name for name, type_, *_ in found if type_ not in ("date", "datetime")]
+    types = {name: str(type_) for name, type_, *_ in found}
     names = []
     for name, _, is_virtual, expression in found:
-        if is_virtual and _is_uncertain(str(expression), uncertain, others, mariadb=context.server.mariadb):
+        if is_virtual and _is_uncertain(str(expression), uncertain, types, mariadb=context.server.mariadb):
             names.append(name)
             uncertain.add(name)
     if not names:
@@ -240,15 +240,21 @@ def _check_session_values(context: CheckContext, facts: TableFacts) -> Finding |
 
 
 def _is_uncertain(
-    expression: str, uncertain: Collection[str], others: Collection[str], *, mariadb: bool
+    expression: str, uncertain: Collection[str], types: Mapping[str, str], *, mariadb: bool
 ) -> bool:
     """Return whether an expression, or an uncertain column in it, depends on who computes it, and when.
 
-    `others`: the columns that are neither DATE nor DATETIME.
+    `types`: of all the table's columns.
     """
+    dates = [name for name, type_ in types.items() if type_ in ("date", "datetime")]
+    texts = [name for name, type_ in types.items() if type_.endswith(("char", "text"))]
+    others = types.keys() - {*dates}
+    if any(quote(name) in expression for name in uncertain):
+        return True
+    if compares_texts_with_dates(expression, dates, others, texts, mariadb=mariadb):
+        return True
     all_dates = not any(quote(name) in expression for name in others)
-    of_uncertain = any(quote(name) in expression for name in uncertain)
-    return of_uncertain or depends_on_settings(expression, mariadb=mariadb, all_dates=all_dates)
+    return depends_on_settings(expression, mariadb=mariadb, all_dates=all_dates)
 
 
 def _check_before_images(context: CheckContext, facts: TableFacts) -> Finding | None:

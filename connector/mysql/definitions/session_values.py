@@ -8,7 +8,8 @@ it, and a changed global setting changes it in all rows. The functions below are
 - ``default_week_format``: ``week`` without a mode, and ``extract(week from ...)``;
 - ``div_precision_increment``: ``/``;
 - ``sql_mode``: ``str_to_date`` and casts of texts and numbers to dates, which make zero dates or none; on
-  MySQL also what takes a part of such a date;
+  MySQL also what takes a part of such a date, and ``<`` and the like between a text and a date; ``greatest``
+  and ``least`` of dates and anything else;
 - ``block_encryption_mode``: ``aes_encrypt`` and ``aes_decrypt``;
 - ``default_regex_flags`` (MariaDB): regular expressions.
 
@@ -16,13 +17,17 @@ Which of them a column may use at all differs between servers. Expressions are a
 them: MySQL writes quotes with a backslash.
 
 Not noticed: settings that change what an expression does with a column's value before any function, as
-PAD_CHAR_TO_FULL_LENGTH does, comparisons of texts with dates, which `sql_mode` decides, too, whether digits
-after the second are rounded or cut off, and those that limit the length of a result.
+PAD_CHAR_TO_FULL_LENGTH does, comparisons (but for ``greatest`` and ``least``) in which a text or a date is
+not a column or a literal, but computed, whether digits after the second are rounded or cut off, and those
+that limit the length of a result.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+
+from connector.mysql.connection import quote
 
 _FUNCTIONS = re.compile(
     r"\b(?:from_unixtime|unix_timestamp|convert_tz|dayname|monthname|str_to_date|aes_encrypt|aes_decrypt"
@@ -65,6 +70,35 @@ def depends_on_settings(expression: str, *, mariadb: bool, all_dates: bool) -> b
         or (not all_dates and not mariadb and _MYSQLS_TO_DATE.search(expression))
         or "/" in _QUOTED.sub("", expression)
     )
+
+
+def compares_texts_with_dates(
+    expression: str, dates: Collection[str], others: Collection[str], texts: Collection[str], *, mariadb: bool
+) -> bool:
+    """Return whether an expression takes texts for dates, or dates for texts, since it compares them.
+
+    These are columns: `dates` are DATE or DATETIME, `others` all others, and `texts` those of text.
+    """
+    if _EXTREME.search(expression):
+        has_date = _DATE_LITERAL.search(expression) or any(quote(name) in expression for name in dates)
+        if has_date and any(quote(name) in expression for name in others):
+            return True
+    return not mariadb and any(
+        _is_date(one, dates) and other in map(quote, texts)
+        for pair in _COMPARED.findall(expression)
+        for one, other in (pair, pair[::-1])
+    )
+
+
+_EXTREME = re.compile(r"\b(?:greatest|least)\(", re.IGNORECASE)
+_DATE_LITERAL = re.compile(r"\b(?:date|timestamp)\\?'", re.IGNORECASE)
+_SIDE = r"(`(?:[^`]|``)+`|\b(?:date|timestamp)\\?'[^']+')"
+_COMPARED = re.compile(rf"(?={_SIDE} (?:<=?|>=?|=|<=>|<>) {_SIDE})", re.IGNORECASE)
+"""The sides of each comparison of columns and dates, as MySQL writes it; two may share one."""
+
+
+def _is_date(side: str, dates: Collection[str]) -> bool:
+    return bool(_DATE_LITERAL.match(side)) or side in map(quote, dates)
 
 
 def _names_days(expression: str) -> bool:
