@@ -51,17 +51,18 @@ def planned(
     config: Config,
     views: Sequence[View],
     targets: Mapping[TableName, Target],
-    refreshed: Collection[TableName],
+    known: Collection[TableName],
 ) -> list[PlannedView]:
     """Return the views in the order of their refresh.
 
-    `targets`: all tables of the lake. `refreshed`: the views that have been; their problems are not raised.
+    `targets`: all tables of the lake. `known`: has the views of which a cut was recorded, refreshed or not.
+    Their problems are not raised: what was created or dropped at the source since stops no table's merge.
     """
     names = view_names([*targets, *(view.table for view in views)])
     found = [_plan_of(view, named_by(spark, view), names) for view in views]
     found = [replace(p, problem=_collision(config, p.view, targets) or p.problem) for p in found]
     ordered = in_order(found)
-    new = [p.problem for p in ordered if p.problem is not None and p.view.table not in refreshed]
+    new = [p.problem for p in ordered if p.problem is not None and p.view.table not in known]
     if new:
         raise ConfigurationError("\n".join(map(str, new)), hint=new[0].hint)
     return ordered

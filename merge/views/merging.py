@@ -73,8 +73,7 @@ class ViewsOfMerge:
             return None
         views = views_of(config)
         before = {view.table: recorded.get(view.table, Frontier(0, missing=0)) for view in views}
-        refreshed = {table for table, frontier in before.items() if frontier.version is not None}
-        ordered = planned(spark, config, views, targets, refreshed)
+        ordered = planned(spark, config, views, targets, recorded)
         return cls(config, manifest, targets, before, ordered)
 
     def refresh(

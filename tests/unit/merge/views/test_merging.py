@@ -17,6 +17,7 @@ from connector.schema import TableName
 from merge.lake.control_table import Frontier
 from merge.lake.target import targets_of
 from merge.report import ViewReport
+from merge.views import dependencies
 from merge.views.dependencies import PlannedView
 from merge.views.merging import ViewsOfMerge
 from merge.views.refresh import Refresh
@@ -157,3 +158,18 @@ def test_views_differ_by_manifest_version_and_error_from_what_was_recorded() -> 
     assert differs(replace(at, version=8))
     assert differs(replace(at, error="no"))
     assert differs(at, replace(same, error="no"))
+
+
+def test_a_table_of_the_name_of_a_view_that_has_always_failed_stops_no_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever creates tables at the source would stop all of them."""
+    config = CONFIG.model_copy(update={"views": {"items": ViewConfig(sql="SELECT 1 FROM orders")}})
+    monkeypatch.setattr(dependencies, "named_by", lambda *_: ["orders"])
+    targets, manifest, spark = targets_of(config, [ORDERS, ITEMS]), Mock(), Mock()
+    with pytest.raises(ConfigurationError, match="the table public.items has the same name"):
+        ViewsOfMerge.planned(spark, config, manifest, targets, {})
+    failed = {of("items"): Frontier(0, missing=0, error="division by zero")}
+    views = ViewsOfMerge.planned(spark, config, manifest, targets, failed)
+    assert views is not None
+    assert "has the same name" in str(views.views[0].problem)
