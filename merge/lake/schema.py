@@ -137,7 +137,12 @@ def create_or_evolve_target(
 
 
 def _check_fields(state: TargetState, target: Target) -> None:
-    """Refuse a table in which somebody has moved fields of our columns: structs are inserted by place."""
+    """Refuse a table in which others have changed fields of our columns: structs are inserted by place."""
+    added = [name for name in state.structs.get(CDC, ()) if name not in FIELDS]
+    if CDC not in state.structs or added:
+        reason = f"a field {CDC}.{added[0]} of somebody else's" if CDC in state.structs else f"no {CDC}"
+        hint = f"drop that field; or {target.drop_hint}" if CDC in state.structs else target.drop_hint
+        raise TableError(target.table, f"{target.name} has {reason}", hint=hint)
     for column in OURS:
         found = [name for name in state.structs.get(column, ()) if name in FIELDS]
         known = [name for name in FIELDS if name in found]

@@ -60,3 +60,27 @@ def test_fields_of_our_columns_that_somebody_has_moved_are_not_taken_for_one_ano
     spark.sql(failed.hint)
     assert zone.merge().exact
     assert zone.rows("id, a, _cdc.lsn, _cdc.seq") == [(1, 7, 15, 2), (2, 2, 8, CHUNK_SEQ + 1)]
+
+
+@pytest.mark.soak
+def test_a_field_of_others_in_our_column_and_the_lack_of_that_column_have_a_hint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.begin(insert(5, 1))
+    name = f"delta.`{tmp_path}/lake/public/orders`"
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (_cdc.`its own` string)")
+    zone.log(20, insert(15, 2))
+    (failed,) = zone.merge().failed
+    assert failed.error is not None
+    assert "a field _cdc.its own of somebody else's" in failed.error
+    assert (failed.hint or "").startswith("drop that field")
+    spark.sql(f"ALTER TABLE {name} DROP COLUMN _cdc.`its own`")
+    assert zone.merge().exact
+    spark.sql(f"ALTER TABLE {name} DROP COLUMN _cdc")
+    zone.log(30, insert(25, 3))
+    (failed,) = zone.merge().failed
+    assert (failed.error or "").endswith(f"{name} has no _cdc")
+    assert "drop that Delta table" in (failed.hint or "")
+    assert zone.live() == [(1, 1, "x"), (2, 2, "x"), (3, 3, "x")]

@@ -167,7 +167,7 @@ def test_a_table_of_the_name_of_a_view_that_has_always_failed_stops_no_merge(
     config = CONFIG.model_copy(update={"views": {"items": ViewConfig(sql="SELECT 1 FROM orders")}})
     monkeypatch.setattr(dependencies, "named_by", lambda *_: ["orders"])
     targets, manifest, spark = targets_of(config, [ORDERS, ITEMS]), Mock(), Mock()
-    with pytest.raises(ConfigurationError, match="the table public.items has the same name"):
+    with pytest.raises(ConfigurationError, match=r"the table public\.items has the same name"):
         ViewsOfMerge.planned(spark, config, manifest, targets, {})
     failed = {of("items"): Frontier(0, missing=0, error="division by zero")}
     views = ViewsOfMerge.planned(spark, config, manifest, targets, failed)
