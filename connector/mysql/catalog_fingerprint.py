@@ -17,9 +17,9 @@ statement is logged before the end of the next reading, one look later; no other
 After a crash, nothing before or after it explains another id: MariaDB changes ids before it logs the
 statement, so a crash in between leaves an empty table and a log without the statement. An agent does not know
 of crashes in log that was read before it started. As each begins a new log file, there may have been one if
-`at` is in an earlier file than the one from which the agent has read. It stays there while looks find the
-same id: on MariaDB, most tables that are rebuilt while no agent runs are dumped again. On MySQL, a crash
-leaves both what a statement does and its place in the log, or neither.
+`at` is in an earlier file than the one from which the agent has read. While looks find the same id, `at`
+stays where it is within a log file, so that fingerprints seldom change, and follows into the next one. On
+MySQL, it does not: a crash leaves both what a statement does and its place in the log, or neither.
 
 Invariants:
 
@@ -110,6 +110,10 @@ class Statements:
         """Return whether one that is logged late is known to begin there."""
         return any(after <= lsn < upto for lsn in self._late.get(table, ()))
 
+    def is_of_earlier_file(self, at: int, now: int) -> bool:
+        """Return whether a file has ended after `at`, if an agent that starts now has to know."""
+        return self._file > 0 and unpack_binlog_position(at)[0] < unpack_binlog_position(now)[0]
+
     def crashed_between(self, after: int, upto: int) -> bool:
         """Return whether the server may have crashed after `after`, and `upto` is in its log since then."""
         unknown = unpack_binlog_position(after)[0] < self._file
@@ -194,7 +198,11 @@ class Judge:
             statements.between(table, known.at, before),
             statements.crashed_between(known.at, before),
         )
-        if since is None or (known.ids == seen.ids and not (since or crashed)):
+        if since is None:
+            return known
+        if known.ids == seen.ids and not (
+            since or crashed or statements.is_of_earlier_file(known.at, before)
+        ):
             return known
         if is_same(seen.ids, known.ids) or (since and not crashed):
             return seen

@@ -151,6 +151,21 @@ def test_a_crash_may_have_come_before_the_agent_started_if_a_file_of_the_log_end
         assert found.differs(known) == (ids == "19" and not is_known)
 
 
+@pytest.mark.parametrize(("read_from", "moves"), [(1, True), (None, False)])
+def test_what_is_remembered_of_an_unchanged_table_is_of_the_last_file_where_that_matters(
+    read_from: int | None, moves: bool
+) -> None:
+    """To whoever starts next, the server may have crashed as the file ended. MySQL may not have."""
+    kept, known = Statements(), replace(KNOWN, at=pack_binlog_position(1, 900))
+    kept.begin(1, pack_binlog_position(read_from, 4) if read_from else None)
+    in_first = IdReading(1, pack_binlog_position(1, 950), pack_binlog_position(1, 960), {T: "18"})
+    assert judged(kept, in_first, known=known) == known
+    in_second = IdReading(1, pack_binlog_position(2, 500), pack_binlog_position(2, 510), {T: "18"})
+    found = judged(kept, in_second, known=known)
+    assert found == (replace(known, at=in_second.before) if moves else known)
+    assert not found.differs(known)
+
+
 def test_a_statement_explains_only_what_was_seen_after_it() -> None:
     """An ALTER that lets the id be, and a crash within a TRUNCATE after the reading that came behind it."""
     after_the_alter = first("18", 150)
