@@ -25,11 +25,10 @@ from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.position import Moment
 from connector.schema import TableName, fold
-from merge.lake.target import shape_of_rows, targets_of
+from merge.lake.target import SHAPES, shape_of_rows, targets_of
 from merge.overlay import ALIVE
 from merge.queries import live_tables, tables_at
 from merge.reading.query_plans import analyzed, as_subquery, foreign_relation, parsed, refusal, relations
-from merge.shapes.shape import shapes_of
 from merge.sql_formatting import quoted
 from merge.views.view import VIEWS, not_of_cut
 
@@ -106,9 +105,10 @@ def answer(
 def _may_be_deleted(spark: SparkSession, config: Config, table: TableName) -> bool:
     """Return whether rows may be marked as deleted; in shapes and views, all rows count.
 
-    A source table may lie where a shape was configured to, or have a namespace like the views'.
+    A source table may be named like a shape or a view, and the configuration may no longer have one that a
+    cut has: the Delta table says what it is. Only one that is named so is asked.
     """
-    alike = table in shapes_of(config) or table.namespace == VIEWS
+    alike = table.namespace == VIEWS or table.name.endswith(tuple(f"_{kind}" for kind in SHAPES))
     return not alike or shape_of_rows(spark, targets_of(config, [table])[table]) is None
 
 

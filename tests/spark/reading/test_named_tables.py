@@ -130,3 +130,14 @@ def test_a_table_that_no_cut_has_yet_is_refused_with_the_reason(spark: SparkSess
     with pytest.raises(ConfigurationError, match=r"can't be run: .*UNRESOLVED_COLUMN"):
         answer(spark, zone.config, "SELECT items FROM orders")  # no column
     assert answer(spark, zone.config, "SELECT count(*) FROM orders").frame.collect()[0][0] == 1
+
+
+def test_changes_that_only_an_older_cut_has_are_all_there(spark: SparkSession, tmp_path: Path) -> None:
+    """The configuration no longer says that the table is one of changes, whose deletes are rows."""
+    zone = Zone(spark, tmp_path, public__orders={"shapes": ["current", "changes"]})
+    zone.log(10, insert(5, 1), delete(6, 1), insert(7, 2))
+    assert zone.merge().exact
+    config = zone.config.model_copy(update={"tables": {}})
+    sql = "SELECT id, _cdc.op FROM orders_changes JOIN (SELECT count(*) FROM orders) ORDER BY _cdc.lsn"
+    found = answer(spark, config, sql, at=Moment("1", manifest=1)).frame
+    assert [tuple(row) for row in found.collect()] == [(1, "insert"), (1, "delete"), (2, "insert")]
