@@ -214,10 +214,14 @@ def _copy_reader(connection: Connection, name: str) -> int | None:
 
 
 def start_replication(name: str, publication: str, position: int) -> str:
-    """Build the command that streams a slot's changes after a position."""
+    """Build the command that streams a slot's changes after a position.
+
+    It has a grammar of its own, in which a string's only special character is the quote.
+    """
+    names = quote(publication).replace("'", "''")
     return (
         f"START_REPLICATION SLOT {quote(name)} LOGICAL {format_lsn(position)} "
-        f"(proto_version '1', publication_names {literal(quote(publication))})"
+        f"(proto_version '1', publication_names '{names}')"
     )
 
 

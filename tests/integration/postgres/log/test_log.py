@@ -51,6 +51,15 @@ def test_keys_swapped_in_one_transaction_keep_their_rows(database: Database) -> 
     log_scenarios.keys_swapped(logged(database))
 
 
+@both_ways
+def test_a_publication_with_any_name_is_streamed(database: Database) -> None:
+    """The commands of a replication connection know no escapes. The agent ended with a syntax error."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with following(source_of(database, publication="it's \\ 100 %s,\n")) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        assert [row["id"] for row in events(read_rows(log, 1))] == [1]
+
+
 def test_unchanged_toast_is_marked(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
     database.execute(
