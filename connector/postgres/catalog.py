@@ -20,6 +20,7 @@ from psycopg2.extensions import connection as Connection
 from connector.config import TableConfig
 from connector.errors import NotYetError
 from connector.landing.format import misnamed
+from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.codec.types import landing_type, source_type
 from connector.postgres.connection import all_rows, one_row, quote
 from connector.postgres.definitions.refusals import (
@@ -121,7 +122,7 @@ class Catalog:
 
     `types` caches type names for as long as the log is unbroken and chunks may wait for it. Log and dumps
     share it, so after a type is renamed, rows of both still land under one layout. `former`: types of former
-    columns, which the database may no longer have.
+    columns, which the database may no longer have. `before`: tables as they were when the log was opened.
     """
 
     def __init__(
@@ -130,8 +131,10 @@ class Catalog:
         tables: Mapping[TableName, TableConfig],
         types: Types | None = None,
         former: Mapping[tuple[int, int], tuple[str, str]] | None = None,
+        before: Collection[TableFacts] = (),
     ) -> None:
         self._connection = connection
+        self._before = {facts.oid: facts for facts in before}
         self._tables = tables
         self._types = {} if types is None else types
         self._former = {} if former is None else former
@@ -157,6 +160,23 @@ class Catalog:
             columns[relid].append(CatalogColumn(name, oid, typmod, identity is None or name in identity))
         self._resolve_all({(c.type_oid, c.typmod) for some in columns.values() for c in some})
         return columns
+
+    def logged_layout(self, relation: Relation) -> TableLayout:
+        """Return the layout of a table as the log describes it; may query.
+
+        If it is gone, or renamed, and whatever has its name now, its key is the one that it had before, if
+        that is what the log has.
+        """
+        table = TableName(relation.namespace, relation.name)
+        facts, before = find_table(self._connection, table), self._before.get(relation.relid)
+        if before is not None and (facts is None or facts.oid != relation.relid):
+            names = {c.name for c in relation.columns}
+            logged = {c.name for c in relation.columns if c.is_key}
+            same = (before.table, before.identity) == (table, relation.identity)
+            # A replica identity of whole rows does not show whether the key is still the same.
+            if same and relation.identity != "f" and before.identifies_by(logged, names):
+                facts = before
+        return self.layout(table, relation.columns, facts)
 
     def layout(
         self, table: TableName, columns: Iterable[LayoutColumn], facts: TableFacts | None = None

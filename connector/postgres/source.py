@@ -31,7 +31,13 @@ from connector.postgres.catalog import UNKNOWN, Catalog, Types, layouts_of, type
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot
 from connector.postgres.definitions.refusals import TableLayout
-from connector.postgres.definitions.table_facts import end_of_log, find_tables, look_at_columns, snapshot_of
+from connector.postgres.definitions.table_facts import (
+    TableFacts,
+    end_of_log,
+    find_tables,
+    look_at_columns,
+    snapshot_of,
+)
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log import contradictions
 from connector.postgres.log.buffer import LogBuffer
@@ -86,7 +92,7 @@ class PostgresSource:
         self._visibility: Visibility | None = None
         self._reader: PostgresLogReader | None = None
         self._checking = threading.Lock()
-        self._unpublished = Unpublished({})
+        self._unpublished, self._facts = Unpublished({}), list[TableFacts]()
         self._waiting: dict[int, float] = {}
         self._identified: Connection | None = None
         self._proof: Process | None = None
@@ -152,7 +158,7 @@ class PostgresSource:
 
     def _publish(self, connection: Connection) -> list[TableName]:
         with one_snapshot(connection):
-            facts = find_tables(connection, self._config)
+            self._facts = facts = find_tables(connection, self._config)
             layouts = layouts_of(Catalog(connection, self._tables, self._types), facts)
         fit = {table for table, layout in layouts if layout.schema is not None}
         found = [t for t in facts if t.table in fit]
@@ -310,7 +316,7 @@ class PostgresSource:
         unbroken = self._proof is not None and self._proof == self._proof_before
         if not unbroken:
             self._types = {}  # oids may name other types after a restore or a crash
-        catalog = Catalog(side, self._tables, self._types, self._former_types)
+        catalog = Catalog(side, self._tables, self._types, self._former_types, self._facts)
         try:
             reader = PostgresLogReader(
                 LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found)),
@@ -365,7 +371,7 @@ class PostgresSource:
             return None
         with driver_errors(f"looking up {table}"):
             try:
-                layout = catalog.layout(table, relation.columns)
+                layout = catalog.logged_layout(relation)
             except TableError as error:
                 return TableLayout(None, error.reason, error.hint or "")
             types = [column.source_type for column in layout.schema.columns] if layout.schema else []
@@ -373,7 +379,7 @@ class PostgresSource:
                 return layout
             if not catalog.shows(xid):
                 raise NotYetError(f"transaction {xid}, which altered {table}, is not visible yet")
-            return catalog.layout(table, relation.columns)  # it may have become visible just now
+            return catalog.logged_layout(relation)  # it may have become visible just now
 
     def _primary(self) -> Connection:
         """Return the session; from now on, its server is the one to read from."""

@@ -201,7 +201,7 @@ def find_tables(connection: Connection, config: SourceConfig) -> list[TableFacts
 
 def find_table(connection: Connection, table: TableName) -> TableFacts | None:
     """Look up one table."""
-    named = "n.nspname = %s AND c.relname = %s"
+    named = "n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')"
     row = one_row(connection, f"{_FACTS.format(roots=named)} WHERE {named}", (*table, *table))
     return _facts(row[:-1]) if row else None
 

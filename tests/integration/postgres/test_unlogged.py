@@ -530,6 +530,27 @@ def test_what_passes_is_no_refusal(database: Database) -> None:
         assert publication.fix(connection, "it", [there], partitioned=False) == ([], {})
 
 
+@pytest.mark.parametrize("instead", ["", "CREATE VIEW {0} AS SELECT * FROM {0}_away"])
+def test_a_table_that_is_renamed_before_its_log_is_read_keeps_its_key(
+    instead: str, database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was quarantined, for lack of a key, or for the replica identity of the view in its place."""
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 3600)
+    columns = {"whole": "a int PRIMARY KEY", "ordered": "a int, b int, c int, PRIMARY KEY (b, a)"}
+    values = {"whole": "7", "ordered": "7, 8, 9"}
+    for name, definition in columns.items():
+        database.execute(f"CREATE TABLE {name} ({definition})")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        for name in columns:
+            away = f"ALTER TABLE {name} RENAME TO {name}_away; {instead.format(name)}"
+            database.execute(f"BEGIN; INSERT INTO {name} SELECT {values[name]}; {away}; COMMIT")
+        end = database.end_of_log()
+        landed = agent.wait(lambda m: m.position >= end, "its log has landed")
+        assert {str(name): t.reason for name, t in landed.tables.items() if t.state == "quarantined"} == {}
+        assert [[row["a"] for row in agent.rows(name)] for name in columns] == [[7], [7]]
+
+
 def ask(store: MemoryStore, name: str) -> None:
     """Ask for a dump of a table, which releases it."""
     submit(store, DumpRequest(tables=[TableName("public", name)]))
