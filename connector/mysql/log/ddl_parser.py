@@ -351,6 +351,8 @@ def _rewrite_reason(before: list[str], clauses: list[_Token], left: list[str]) -
             return f"ALTER TABLE ... {word} PARTITION"
     if ("REORGANIZE", "PARTITION") in pairs and ("VALUES", "IN") in pairs:
         return "ALTER TABLE ... REORGANIZE PARTITION"  # rows of a value that no list has any more are gone
+    if {("DROP", "SYSTEM"), ("SYSTEM", "VERSIONING")}.issubset(pairs):
+        return "ALTER TABLE ... DROP SYSTEM VERSIONING"  # the catalog no longer tells which rows were current
     if "REFERENCES" in left and not {"CASCADE", "SET"}.isdisjoint(left):
         return "ALTER TABLE ... FOREIGN KEY"  # it may change rows and be dropped before a check sees it
     if "DROP" in left and "ADD" in left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.support.agent.mysql_agents import agent, is_equal, short_waits, wait_caught_up
+from tests.support.landing.cuts import Table, add_manifest, manifests_in
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import source_of
 from tests.support.waiting import wait_until
@@ -82,3 +84,36 @@ def test_rows_that_had_the_same_key_are_dumped_again_and_a_key_without_index_is_
         wait_until(lambda: is_equal(mariadb, store, "after"), "it was dumped again", seconds=20)
         wait_caught_up(mariadb, store)
         assert all(is_equal(mariadb, store, name) for name in KEYS)
+
+
+@pytest.mark.only_mariadb
+def test_versions_that_are_dropped_before_their_log_is_read_are_not_taken_for_rows(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    """The catalog no longer tells which of a table's columns ended them."""
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL UNIQUE, v int,"
+        " b timestamp(6) GENERATED ALWAYS AS ROW START, e timestamp(6) GENERATED ALWAYS AS ROW END,"
+        " PERIOD FOR SYSTEM_TIME (b, e)) WITH SYSTEM VERSIONING",
+        "INSERT INTO t (id, k, v) VALUES (1, 1, 1), (2, 2, 2)",
+    )
+    with agent(mariadb, tmp_path, keys={"t": ["k"]}) as store:
+        wait_caught_up(mariadb, store)
+    mariadb.execute(
+        "UPDATE t SET v = v + 10",
+        "DELETE FROM t WHERE id = 2",
+        "SET system_versioning_alter_history = KEEP",
+        "ALTER TABLE t DROP SYSTEM VERSIONING, DROP COLUMN b, DROP COLUMN e",
+    )
+    with agent(mariadb, tmp_path, keys={"t": ["k"]}) as store:
+        wait_caught_up(mariadb, store)
+        wait_until(lambda: has_rows(store, mariadb, {(1,): 11}), "it has the current row alone", seconds=20)
+
+
+def has_rows(store: LocalStore, mariadb: MysqlDatabase, expected: dict[tuple[Any, ...], Any]) -> bool:
+    tables: dict[TableName, Table] = defaultdict(Table)
+    for manifest in manifests_in(store):
+        add_manifest(store, manifest, tables)
+    table = tables[TableName(mariadb.name, "t")]
+    rows = {key: table.row(key)[0] for key in table.events}
+    return {key: row["v"] for key, row in rows.items() if row is not None} == expected
