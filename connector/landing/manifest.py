@@ -5,9 +5,8 @@ Invariants:
 - Manifest N+1 is created only if it does not exist: the history is linear, and its last element is the truth.
 - `position` is a transaction boundary: every event at or before it, of every captured table, is named by this
   or an earlier manifest, and none after it is (except chunk rows, whose high watermark is at or before it).
-- `gtids`, if the source has them, are the transactions executed up to `position`, in its own notation; they
-  let the history continue in another server's log. `gtids_needed` leaves out the agent's own writes at their
-  end, which that server may lack; absent if there are none.
+- `gtids`: the transactions executed up to `position`, in the source's notation; by them, another server's log
+  can continue the history. `gtids_needed` leaves out the agent's own writes at their end, if there are any.
 - `last_commit` is the last transaction of the epoch at or before `position`, in any table; None if there was
   none yet. It distinguishes the log that was read from another one with the same positions.
 - `pending_gap`: why the log after `position` is lost, if that was found before a new epoch could begin. The
@@ -349,13 +348,14 @@ class Gap(_Part):
 class LastCommit(_Part):
     """The last transaction at or before the manifest's position: a log that continues here must contain it.
 
-    `position`: the boundary after it, or in a binary log its start. `txid`: its id at the source (xid, GTID).
-    In a binary log, the start of a file stands for the last transaction until one has been read there.
+    `position`: the boundary after it, or in a binary log its start. `txid`: its id at the source (xid, GTID);
+    there, a file's start stands for it until one was read. `engine_lsn`: how far InnoDB's log was on disk.
     """
 
     position: int
     txid: str
     committed_at: datetime
+    engine_lsn: int | None = None
 
 
 class InvisibleCommit(_Part):

@@ -8,6 +8,9 @@ transaction of the file at the manifest's position was read yet, that file. So i
 exists as long as the log can be read on. Its begin is read again: GTID and commit time, or the file's
 creation time, match only if it is the same one, since only the process that created a file ever writes to it,
 in order.
+
+The tables alone may be restored, and the log kept, which then goes on as if nothing had happened. But InnoDB
+counts the bytes of its own log for ever, so a lower number than was recorded with the last commit shows it.
 """
 
 from __future__ import annotations
@@ -79,6 +82,16 @@ def is_named(last: LastCommit) -> bool:
     return last.txid not in (_ANONYMOUS, _FILE)
 
 
+def why_set_back(last: LastCommit, engine_lsn: int | None) -> str | None:
+    """Return why a server's tables are older than the log that was read from it, or None."""
+    if last.engine_lsn is None or engine_lsn is None or engine_lsn >= last.engine_lsn:
+        return None
+    return (
+        f"InnoDB's own log ends at {engine_lsn}, and had been at {last.engine_lsn}: the server's tables were"
+        " restored from a copy, and not its binary log"
+    )
+
+
 def why_different(stream: BinlogStream, last: LastCommit) -> str | None:
     """Return why the log is not the one in which `last` was read, or None if it is. Closes the stream.
 
@@ -91,7 +104,7 @@ def why_different(stream: BinlogStream, last: LastCommit) -> str | None:
         return f"the log can no longer be read at {at}, so the server was restored or replaced: {error}"
     finally:
         stream.close()
-    if found == last:
+    if found == last.model_copy(update={"engine_lsn": None}):
         return None
     return (
         f"the log has {_format(found)} at {format_binlog_position(last.position)}, where it had"

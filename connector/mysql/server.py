@@ -197,6 +197,16 @@ def _log_in_engine(what: str) -> LogInEngineError:
     )
 
 
+def engine_lsn(connection: Connection[Any]) -> int | None:
+    """Return how far InnoDB's own log is on disk, which only a restored copy sets back; None if not shown.
+
+    MySQL shows it since 8.0.30.
+    """
+    names = "'Innodb_lsn_flushed', 'Innodb_redo_log_flushed_to_disk_lsn'"
+    found = row(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+    return None if found is None else int(found[1])
+
+
 def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
     """List the files that the server still has, by number; `LogOffError` without a binary log."""
     try:

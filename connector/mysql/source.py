@@ -44,6 +44,7 @@ from connector.mysql.server import (
     ServerSession,
     boundary_of,
     end_of_log,
+    engine_lsn,
     ensure_logging,
     find_server,
     format_binlog_position,
@@ -258,21 +259,19 @@ class MysqlSource:
             self._session.note_checked()
         return found
 
-    def _difference(
-        self, here: Server, files: Mapping[int, LogFile], resume_point: ResumePoint
-    ) -> str | None:
-        """Return why the log up to `resume_point` is not the log that was read; GTIDs can't disprove that."""
-        last = resume_point.last_commit
+    def _difference(self, here: Server, files: Mapping[int, LogFile], known: ResumePoint) -> str | None:
+        """Return why log or tables are not those of which `known` was read; GTIDs can't disprove that."""
+        last = known.last_commit
+        if last is not None and (reason := log_identity.why_set_back(last, engine_lsn(self._session.get()))):
+            return reason
         if last is None or unpack_binlog_position(last.position)[0] not in files:
             return None
         return log_identity.why_different(self._stream_of(here, files, last.position), last)
 
-    def _why_log_unreadable(
-        self, here: Server, files: Mapping[int, LogFile], resume_point: ResumePoint
-    ) -> str | None:
-        """Return why the log after `resume_point` can't be read, if a reader has already failed there."""
+    def _why_log_unreadable(self, here: Server, files: Mapping[int, LogFile], at: ResumePoint) -> str | None:
+        """Return why the log after `at` can't be read, if a reader has already failed there."""
         torn = self._reader and self._reader.unreadable_at
-        if not torn or torn < resume_point.position or unpack_binlog_position(torn)[0] not in files:
+        if not torn or torn < at.position or unpack_binlog_position(torn)[0] not in files:
             return None
         return log_identity.unreadable(self._stream_of(here, files, torn, checked=True), torn)
 

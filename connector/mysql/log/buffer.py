@@ -70,7 +70,8 @@ class LogBuffer:
 
     `locked`: why the layout of a table in the next event can't be known now; it and what follows wait.
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`;
-    `native_keys`: see `connector.mysql.log.transaction`.
+    `native_keys`: see `connector.mysql.log.transaction`. `engine_lsn`: how far InnoDB's log was on disk when
+    the reader last asked, recorded with the last commit.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class LogBuffer:
             epoch, self._files, self._pending, self._effects, schema_cache, gtids, cut_off, self.one_phase
         )
         self.locked: str | None = None
+        self.engine_lsn: int | None = None
         self._payload: Payload | None = None
         self._waiting: list[bytes] = []
 
@@ -353,8 +355,10 @@ class LogBuffer:
             return None
         lsn, begun = self._groups.last
         if isinstance(begun, Begin):
-            return log_identity.of_transaction(lsn, begun)
-        return log_identity.of_file(unpack_binlog_position(lsn)[0], begun)
+            last = log_identity.of_transaction(lsn, begun)
+        else:
+            last = log_identity.of_file(unpack_binlog_position(lsn)[0], begun)
+        return last.model_copy(update={"engine_lsn": self.engine_lsn})
 
     def take_unlogged(self) -> list[UnloggedSpan]:
         """Take unlogged changes to record at the source, or else to pass to `report_unlogged_quarantine`."""

@@ -32,6 +32,7 @@ from connector.mysql.log.transaction import OnePhaseCommits
 from connector.mysql.server import (
     Server,
     end_of_log,
+    engine_lsn,
     ensure_logging,
     format_binlog_position,
     log_files,
@@ -245,6 +246,7 @@ class MysqlLogReader:
             if not self._writable:  # it may be a replica by now, and not log what it applies
                 ensure_logging(self._side, self._server)
             self._record_file()
+            self._buffer.engine_lsn = engine_lsn(self._side)
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position
             self.behind_bytes = self._distance(position, name, offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.mysql.log.stream import replica_id
 from connector.position import unpack_binlog_position
 from connector.source import ResumePoint
+from connector.store.local import LocalStore
 from tests.support.agent.mysql_agents import (
     agent,
     assert_equal,
@@ -144,6 +146,62 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     source.close()
 
 
+def put_back_tables(server: MariadbServer, copy: Path) -> None:
+    """Put back all but the log, as if it were in another folder."""
+    server.stop()
+    kept = copy.with_name("kept")
+    kept.mkdir()
+    for log in server.data_dir.glob("binlog.*"):
+        shutil.move(log, kept)
+    for old in copy.glob("binlog.*"):
+        old.unlink()
+    for log in kept.iterdir():
+        shutil.move(log, copy)
+    put_back(server, copy)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_server_whose_tables_alone_were_restored_is_a_gap(
+    restored: MysqlDatabase, tmp_path: Path, running: bool
+) -> None:
+    """Its log is the one that was read, and goes on."""
+    copy = tmp_path / "copy"
+    fill(restored)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+    copy_disk(restored.server, restored.server.data_dir, copy)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+        restored.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
+        names = "'Innodb_lsn_current', 'Innodb_redo_log_current_lsn'"
+        ((_, lsn),) = restored.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+        wait_until(lambda: has_landed_after(restored, store, int(lsn)), "something later has landed")
+        if running:
+            put_back_tables(restored.server, copy)
+            assert_gap_is_found(restored, store)
+    if not running:
+        put_back_tables(restored.server, copy)
+        with agent(restored, tmp_path) as store:
+            assert_gap_is_found(restored, store)
+    (gap,) = manifests_in(store)[-1].gaps
+    assert "restored from a copy" in gap.reason
+
+
+def has_landed_after(database: MysqlDatabase, store: LocalStore, lsn: int) -> bool:
+    """Write a bit more; return whether InnoDB's log was on disk up to there when the last of it landed."""
+    database.execute("REPLACE INTO small VALUES (1000)", "DELETE FROM small WHERE id = 1000")
+    wait_caught_up(database, store)
+    last = manifests_in(store)[-1].last_commit
+    return last is not None and (last.engine_lsn or 0) >= lsn
+
+
+def assert_gap_is_found(database: MysqlDatabase, store: LocalStore) -> None:
+    database.execute("INSERT INTO t VALUES (2000, 1, 'after')")
+    wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
+    wait_caught_up(database, store)
+    assert_equal(database, store, "t")
+
+
 UNLOGGED = ("UPDATE t SET v = 'unlogged' WHERE id < 100", "DELETE FROM t WHERE id > 900")
 
 
@@ -159,10 +217,7 @@ def run_until_the_log_is_off(database: MysqlDatabase, folder: Path, turn_off: Ca
 
 def assert_gap_is_repaired(database: MysqlDatabase, folder: Path) -> None:
     with agent(database, folder) as store:
-        database.execute("INSERT INTO t VALUES (2000, 1, 'after')")
-        wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
-        wait_caught_up(database, store)
-        assert_equal(database, store, "t")
+        assert_gap_is_found(database, store)
     assert len(manifests_in(store)[-1].gaps) == 1
 
 

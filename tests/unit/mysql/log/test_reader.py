@@ -21,6 +21,7 @@ from tests.unit.mysql.log.test_buffer import Log
 def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "descriptor_of", lambda _: 0)
     monkeypatch.setattr(reader, "answered", lambda *_: nullcontext())
+    monkeypatch.setattr(reader, "engine_lsn", lambda _: None)
 
 
 class Stream:
