@@ -106,8 +106,13 @@ def changes_rows(statement: str) -> bool:
     words = [token.word for token in _without_prefix(tokens_of(statement))]
     first = words[0] if words else ""
     if first == "CREATE":  # a view or a routine contains a SELECT and runs none
-        return "TABLE" in words[1:5] and "SELECT" in words
+        return "TABLE" in words[1:5] and ("SELECT" in words or _has_rows(words))
     return first in _CHANGES or first in ("SELECT", "VALUES")
+
+
+def _has_rows(words: list[str]) -> bool:
+    """Return whether VALUES is followed by rows, in which functions may be called, not by a partition's."""
+    return any(word == "VALUES" and after not in ("LESS", "IN") for word, after in pairwise(words))
 
 
 def _without_prefix(tokens: list[_Token]) -> list[_Token]:

@@ -164,7 +164,7 @@ class EventGroups:
                 self.gtids = None
             elif self.gtids is not None:
                 self.gtids.add(each.gtid, ours=closed.is_ours is True)
-        if closed.may_lack and not closed.landed:
+        if closed.may_lack:
             self._effects.reread(closed.tables, closed.lsn, _UNCHECKED)
         self.last = closed.lsn, begin
         self.whole_rows = rows

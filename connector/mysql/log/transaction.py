@@ -55,8 +55,8 @@ class OpenTransaction:
     def note_unchecked_insert(self) -> None:
         """Record rows that a session inserted without checks (MariaDB)."""
         statement = self._annotation
-        if statement is None or self._mapped_by_statement != 1 or not reports_duplicates(statement):
-            self.may_lack = True
+        reported = statement is not None and self._mapped_by_statement == 1 and reports_duplicates(statement)
+        self.may_lack |= not (reported or self.landed)
 
     def touch(self, mapped: ResolvedLayout) -> None:
         """Record a table whose rows may follow."""

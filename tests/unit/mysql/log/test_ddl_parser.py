@@ -357,6 +357,10 @@ def test_only_a_table_that_is_created_runs_a_select() -> None:
     ):
         assert not changes_rows(statement)
     assert changes_rows("CREATE OR REPLACE TEMPORARY TABLE t AS SELECT f()")
+    assert changes_rows("CREATE TABLE t (a int) VALUES (f())")
+    parted = "CREATE TABLE t (a int) PARTITION BY {} (PARTITION p VALUES {} (1))"
+    assert not changes_rows(parted.format("RANGE (a)", "LESS THAN"))
+    assert not changes_rows(parted.format("LIST (a)", "IN"))
 
 
 MODES, CHARSETS = 1, 4
