@@ -29,7 +29,7 @@ def test_a_table_that_is_not_there_once_it_was_created_is_looked_for_again(
 ) -> None:
     """Another driver was creating it: ours found its log begun, and then no version."""
     target = Target(ORDERS.table, "delta.`/lake/public/orders`", "/lake/public/orders")
-    found = TargetState("id", {"id": "int"}, {}, 0, 0)
+    found = TargetState("id", {"id": "int"}, {}, 0, 0, structs={"_cdc": ("op",)})
     states = iter([None, None, found])
     monkeypatch.setattr(schema, "commit_layout", lambda *_: None)
     monkeypatch.setattr(schema, "read_state", lambda *_: next(states))
@@ -50,7 +50,7 @@ def test_the_log_of_a_new_table_is_written_and_read_in_one_task(monkeypatch: pyt
 
     def read(*_: object) -> TargetState:
         seen.append(dict(settings))
-        return TargetState("id", {"id": "int"}, {}, 0, 0)
+        return TargetState("id", {"id": "int"}, {}, 0, 0, structs={"_cdc": ("op",)})
 
     monkeypatch.setattr(schema, "commit_layout", lambda *_: seen.append(dict(settings)))
     monkeypatch.setattr(schema, "read_state", read)
@@ -92,7 +92,7 @@ def test_a_refused_comment_stops_no_table_unless_another_job_came_first(
 
     monkeypatch.setattr(schema, "commit_layout", commit)
     monkeypatch.setattr(schema, "check_owner", lambda *_: None)
-    state = TargetState("id", {"id": "int"}, {}, 0, 0)
+    state = TargetState("id", {"id": "int"}, {}, 0, 0, structs={"_cdc": ("op",)})
     monkeypatch.setattr(schema, "read_state", lambda *_: state)
     found = TableComments(ORDERS.table, "Orders")
     comments = SourceComments(lambda _: found, comments_id(1, found.digest))
@@ -122,7 +122,9 @@ def test_a_table_in_which_somebody_has_moved_fields_of_ours_is_refused(
         )
         return create_or_evolve_target(Mock(version="4.1.4"), target, state, mark, ORDERS)
 
-    assert evolve("op", "epoch", "theirs", "lsn", "seq").id == "id"
+    assert evolve("op", "epoch", "lsn", "seq").id == "id"
+    with pytest.raises(TableError, match=r"a field _cdc\.theirs of somebody else's"):
+        evolve("op", "epoch", "theirs", "lsn", "seq")
     with pytest.raises(TableError, match="the fields of _cdc in another order") as refused:
         evolve("op", "epoch", "seq", "lsn")
     assert refused.value.hint == f"ALTER TABLE {target.name} ALTER COLUMN _cdc.lsn AFTER epoch"
