@@ -410,7 +410,7 @@ def alter_sql(
         properties |= MAPPING
     if target.layout.change_data_feed and not FEED.items() <= state.properties.items():
         properties |= FEED
-    if widened and not state.widened:
+    if widened and state.properties.get(WIDENING_PROPERTY) != "true":
         properties[WIDENING_PROPERTY] = "true"
     properties |= type_features([*(c.type for c in added), *widened.values()], state)
     alter = f"ALTER TABLE {target.name}"

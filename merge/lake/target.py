@@ -107,6 +107,7 @@ class TargetState:
     """A Delta table's current state: id, columns (without `_cdc`) with their types, properties, size.
 
     `comment`: its own, empty if it has none. `comments`: of columns that have one. `structs`: their fields.
+    `widened`: a column may have been, so that older files have its former type, though none may be any more.
     """
 
     id: str
@@ -119,6 +120,7 @@ class TargetState:
     comment: str = ""
     comments: Mapping[str, str] = field(default_factory=dict)
     structs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    widened: bool = False
 
     @property
     def empty(self) -> bool:
@@ -129,11 +131,6 @@ class TargetState:
     def has_deletion_vectors(self) -> bool:
         """Return whether deleted rows are only marked in their files, as in tables that we create."""
         return self.properties.get(VECTORS_PROPERTY) == "true"
-
-    @property
-    def widened(self) -> bool:
-        """Return whether a column may have been widened, so that older files have its former type."""
-        return self.properties.get(WIDENING_PROPERTY) == "true"
 
     @property
     def built_with(self) -> str | None:
@@ -345,7 +342,8 @@ def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     structs = {f.name: names for f in fields if (names := getattr(f.dataType, "names", None))}
     size = detail["numFiles"], detail["sizeInBytes"], tuple(detail.get("partitionColumns") or ())
     known = detail["id"], columns, dict(detail["properties"]), *size
-    return TargetState(*known, clusters, detail["description"] or "", comments, structs)
+    widened = any(name.startswith("typeWidening") for name in detail.get("tableFeatures") or ())
+    return TargetState(*known, clusters, detail["description"] or "", comments, structs, widened)
 
 
 def table_id(spark: SparkSession, target: Target) -> str | None:
