@@ -33,7 +33,7 @@ from connector.landing.manifest import LastCommit
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.codec.pgoutput import parse_commit, to_datetime
 from connector.postgres.connection import all_rows, literal, one_row, quote
-from connector.postgres.slot import BULK, NO_ROOM, copy_slot
+from connector.postgres.slot import BULK, NO_ROOM, awaits_standbys, copy_slot
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +99,18 @@ def why_different(
 def _last_sent_again(
     connection: Connection, slot: str, publication: str, confirmed: int, position: int
 ) -> LastCommit | None:
-    """Return the last commit that the slot would resend and whose record begins before `position`."""
-    try:
-        return _last_commit(connection, "peek", slot, publication, position, position)
-    except psycopg2.OperationalError as error:
-        if not (error.pgcode or "").startswith(NO_ROOM):
-            raise
-        log.warning("can't read the log again at once, reading it in steps: %s", error.diag.message_primary)
+    """Return the last commit that the slot would resend and whose record begins before `position`.
+
+    Reads a copy of a slot that waits for standbys, which need not have what has landed.
+    """
+    if not awaits_standbys(connection, slot, position):
+        try:
+            return _last_commit(connection, "peek", slot, publication, position, position)
+        except psycopg2.OperationalError as error:
+            if not (error.pgcode or "").startswith(NO_ROOM):
+                raise
+            reason = error.diag.message_primary
+            log.warning("can't read the log again at once, reading it in steps: %s", reason)
     copy, last = copy_slot(connection, slot, BULK), None
     try:
         for upto in (*range(confirmed + STEP_BYTES, position, STEP_BYTES), position):

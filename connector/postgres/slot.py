@@ -225,14 +225,34 @@ def start_replication(name: str, publication: str, position: int) -> str:
     )
 
 
-def advance_slot(connection: Connection, name: str, position: int) -> None:
-    """Move the slot, which must not be in use, forward to a position that is durable in the landing zone."""
-    one_row(
+_AWAITED = """
+    coalesce((to_jsonb(s) ->> 'failover')::bool, false) AND EXISTS (
+        SELECT FROM (SELECT nullif(current_setting('synchronized_standby_slots', true), '')) AS given(list)
+        CROSS JOIN unnest(string_to_array(list, ',')) AS listed(name)
+        LEFT JOIN pg_replication_slots p ON p.slot_name = btrim(name, E' \\t\\r\\n"')
+        WHERE p.restart_lsn IS NULL OR p.restart_lsn < %(position)s)"""
+"""Whether whoever moves or reads a slot `s` up to a position waits for a standby, however long it is down."""
+
+
+def awaits_standbys(connection: Connection, name: str, position: int) -> bool:
+    """Return whether reading the slot up to a position would wait for standbys; copies of it don't."""
+    query = f"SELECT {_AWAITED} FROM pg_replication_slots s WHERE slot_name = %(name)s"
+    return one_row(connection, query, {"name": name, "position": format_lsn(position)}) == (True,)
+
+
+def advance_slot(connection: Connection, name: str, position: int) -> bool:
+    """Move the slot, which must not be in use, forward to a position that is durable in the landing zone.
+
+    Returns False, with no effect, if that would wait for standbys.
+    """
+    row = one_row(
         connection,
-        "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
-        " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
-        (format_lsn(position), name, format_lsn(position)),
+        f"SELECT CASE WHEN {_AWAITED} THEN false"
+        " ELSE pg_replication_slot_advance(slot_name, %(position)s) IS NOT NULL END"
+        " FROM pg_replication_slots s WHERE slot_name = %(name)s AND confirmed_flush_lsn < %(position)s",
+        {"name": name, "position": format_lsn(position)},
     )
+    return row != (False,)
 
 
 def check_resumable(connection: Connection, name: str, database: str, position: int) -> str | Slot:

@@ -100,7 +100,7 @@ class PostgresLogReader:
         self._names.describes_schema_renames = side.server_version >= DESCRIBES_SCHEMA_RENAMES
         self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
-        self._may_read_in_bulk = True
+        self._may_read_in_bulk, self._awaits_standbys = True, False
         self._confirmed = self._advanced = self._compared = visibility.position
         self._polled_at = self._advance_after = 0.0
         try:
@@ -254,9 +254,15 @@ class PostgresLogReader:
     def _advance_slot(self) -> None:
         began = time.monotonic()
         with driver_errors("moving the slot", REFUSED):
-            advance_slot(self._side, self._slot, self._confirmed)
-        self._advanced, now = self._confirmed, time.monotonic()
-        self._advance_after = now + (now - began) / ADVANCE_SHARE
+            moved = advance_slot(self._side, self._slot, self._confirmed)
+        now = time.monotonic()
+        if moved:
+            self._advanced, self._awaits_standbys = self._confirmed, False
+            self._advance_after = now + (now - began) / ADVANCE_SHARE
+            return
+        if not self._awaits_standbys:
+            log.warning("slot %s stays where standbys in synchronized_standby_slots are", self._slot)
+        self._awaits_standbys, self._advance_after = True, now + POLL_SECONDS
 
     def _compare_names(self) -> None:
         """Find tables that were renamed without being described again, or may have been before they went.

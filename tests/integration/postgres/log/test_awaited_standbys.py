@@ -1,0 +1,80 @@
+"""A slot that standbys keep, while one that the server waits for (`synchronized_standby_slots`) is down."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from connector.source import ResumePoint
+from tests.support.servers.postgres import Database
+from tests.support.source.postgres_source import both_ways, confirmed, source_of
+from tests.support.source.reading import events, opened, ops, read_rows
+from tests.support.waiting import wait_until
+
+
+@contextlib.contextmanager
+def standby_down(database: Database) -> Iterator[None]:
+    """Have the server wait for a standby that never comes, during the block; at most for 20 seconds."""
+    database.execute("SELECT pg_create_physical_replication_slot('absent', true)")
+    set_slots(database, "ALTER SYSTEM SET synchronized_standby_slots = 'absent'", "absent")
+    limit = threading.Timer(20, lambda: set_slots(database, RESET, ""))
+    limit.start()
+    try:
+        yield
+    finally:
+        limit.cancel()
+        limit.join()
+        set_slots(database, RESET, "")
+        database.execute("SELECT pg_drop_replication_slot('absent')")
+
+
+RESET = "ALTER SYSTEM RESET synchronized_standby_slots"
+
+
+def set_slots(database: Database, statement: str, expected: str) -> None:
+    database.execute(statement)
+    database.execute("SELECT pg_reload_conf()")
+    wait_until(
+        lambda: database.execute("SHOW synchronized_standby_slots") == [(expected,)], "the setting holds"
+    )
+
+
+@both_ways
+@pytest.mark.parametrize("postgres", [17], indirect=True)
+def test_log_that_a_standby_lacks_is_landed_and_proved_from_a_copy_of_the_slot(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever moves the slot, or reads what it resends, waits for the standby: there the agent hung."""
+    monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database, bulk_bytes=1)
+    source.prepare()
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+    database.execute(create, (database.name,))
+    history = source.begin_log(fresh=False)
+    with standby_down(database):
+        database.execute("INSERT INTO t SELECT generate_series(1, 100)")
+        began = time.monotonic()
+        with opened(source, history) as log:
+            segment = read_rows(log, 100)
+            landed = segment.end
+            assert ops(events(segment)) == [("insert",)] * 100
+            log.confirm(landed.position)
+        source = source_of(database)
+        resume = ResumePoint(landed.position, last_commit=landed.last_commit)
+        assert source.check_resumable(resume) is None
+        assert confirmed(database) == history.position
+        source.open_log(1, resume).close()  # a stream then confirms the slot, which waits for nobody
+        assert time.monotonic() - began < 15
+    with opened(source, resume) as log:
+        log.confirm(landed.position)
+
+        def moved() -> bool:
+            log.read(0.05, 1 << 20)
+            return confirmed(database) >= landed.position
+
+        wait_until(moved, "the slot is moved once the standby has the log")
