@@ -446,4 +446,5 @@ class Capture:
         if self._has_news() or self._tables.notices or self._dumps.committable(newest.position):
             self._commit(LandedSegment(resume_point_of(newest)), reader)
         newest = self._manifest_history.newest
-        log.info("stopped at %s, manifest %s", newest.position_text, newest.number)
+        did = "stopped at" if self._stopping.is_set() else "reading the log anew from"
+        log.info("%s %s, manifest %s", did, newest.position_text, newest.number)

@@ -237,7 +237,8 @@ class RequestIntake(BackgroundThread):
         for name, why in unfit.items():
             log.error("request %s skips a table: %s", request.id, why)
             self._tables.notice(name, "dump", f"request {request.id} skips {why}")
-        names = [name for name in names if name not in unfit and self._tables.has_key(name)]
+        only_changes = [n for n in names if n not in unfit and not self._tables.has_key(n)]
+        names = [name for name in names if name not in unfit and name not in only_changes]
         for number, name in enumerate(names):
             self._dumps.add(
                 name,
@@ -252,7 +253,10 @@ class RequestIntake(BackgroundThread):
                 ranges=request.ranges or (),
                 floor=position if request.reason == "missing" else None,
             )
-        log.info("request %s: %s", request.id, ", ".join(map(str, names)))
+        reads = "reads, to verify," if request.verify else "dumps"
+        does = [f"{reads} {', '.join(map(str, names))}"] if names else []
+        does += [f"releases {name}, of which only changes are captured" for name in only_changes]
+        log.info("request %s %s", request.id, "; ".join(does))
 
     def _showing_masked(self) -> dict[TableName, str]:
         """Return why a dump of all tables skips some: to have a masked column shown, name its table."""

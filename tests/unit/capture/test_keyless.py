@@ -154,8 +154,9 @@ def test_log_from_before_a_check_that_reported_a_gap_does_not_contradict_it(
 
 
 def test_a_quarantined_one_is_released_by_a_request_for_a_dump_that_is_not_taken(
-    keyless: MemoryDatabase, store: MemoryStore
+    keyless: MemoryDatabase, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     with Agent(keyless, store) as agent:
         agent.wait_dumped()
         agent.source.undecodable["public.items"] = "odd"
@@ -171,6 +172,10 @@ def test_a_quarantined_one_is_released_by_a_request_for_a_dump_that_is_not_taken
     assert ITEMS not in dumped(manifests_in(store)[-1])
     assert "released; what happened meanwhile is lost" in texts(store)
     assert not [n for m in manifests_in(store) for n in m.notices if n.kind == "gap"]
+    served = [m.split(" ", 2)[2] for m in caplog.messages if m.startswith("request ")]
+    assert served == ["releases public.items, of which only changes are captured"]
+    reading = [m for m in caplog.messages if m.startswith(("stopped at", "reading the log anew from"))]
+    assert [m.split(" ")[0] for m in reading] == ["reading", "stopped"], "it stops only once"
 
 
 @pytest.mark.parametrize("reload", [True, False])
