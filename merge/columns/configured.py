@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from connector.config import Config
 from connector.errors import ConfigurationError
+from connector.landing.manifest import Manifest
 from connector.schema import TableName
 
 log = logging.getLogger(__name__)
@@ -14,18 +15,22 @@ log = logging.getLogger(__name__)
 _WARNED: set[TableName] = set()
 
 
-def check_keys(config: Config, keys: Mapping[TableName, Collection[str]]) -> None:
-    """Raise `ConfigurationError` if sections mask or leave out key columns. `keys`: of the landed tables.
+def check_sections(
+    config: Config, manifest: Manifest, placeless: Mapping[TableName, ConfigurationError]
+) -> None:
+    """Raise `ConfigurationError` if sections hide key columns, or name shapes that have no place.
 
-    For a lake that nothing has been written to: a mistake of the configuration. Later, a key may have changed
-    at the source, or a table been added, which stops that table alone (`Projection.schema`).
+    `placeless`: these shapes, and why. For a lake that nothing has been written to: a mistake of the
+    configuration. Later, a key may have changed at the source, or a table been added, which stops that table
+    (`Projection.schema`) or that shape alone.
     """
-    misfits = {name: config.table(name).misfit_of_key(key) for name, key in keys.items()}
-    if wrong := sorted((name, misfit) for name, misfit in misfits.items() if misfit):
-        raise ConfigurationError(
-            "\n".join(f"{name}: {misfit}" for name, misfit in wrong),
-            hint=f"change {', '.join(name.section for name, _ in wrong)} in the configuration",
-        )
+    misfits = {name: config.table(name).misfit_of_key(table.key) for name, table in manifest.tables.items()}
+    wrong = sorted((name, misfit) for name, misfit in misfits.items() if misfit)
+    hints = [f"change {', '.join(name.section for name, _ in wrong)} in the configuration"] if wrong else []
+    problems = [*(f"{name}: {misfit}" for name, misfit in wrong), *map(str, placeless.values())]
+    if problems:
+        hints += [each.hint for each in placeless.values() if each.hint is not None]
+        raise ConfigurationError("\n".join(problems), hint="; ".join(hints))
 
 
 def warn_of_unused(config: Config, tables: Collection[TableName]) -> None:

@@ -30,7 +30,12 @@ def as_subquery(sql: str) -> str:
 
 def refusal(error: AnalysisException) -> str:
     """Return why Spark refuses a query that was given to it by `as_subquery`: its own lines are counted."""
-    return re.sub(r"(?<=\(line )\d+(?=, pos)", lambda found: str(int(found[0]) - 1), first_line(error))
+    return in_own_lines(first_line(error))
+
+
+def in_own_lines(refused: str) -> str:
+    """Count the lines of the query itself in Spark's words on what it was given by `as_subquery`."""
+    return re.sub(r"(?<=\bline )\d+(?=,? pos)", lambda found: str(int(found[0]) - 1), refused).rstrip(";")
 
 
 def parsed(spark: SparkSession, sql: str) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.landing.manifest import Manifest
@@ -26,6 +28,7 @@ from merge.lake.control_table import Frontier
 from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, innermost, printed, where_it_was, whole_reason
 from merge.lake.target import Target
 from merge.landing_zone import LandingZone
+from merge.reading.query_plans import in_own_lines
 from merge.report import STOPPED, Progress, TableProgress, ViewReport
 from merge.spark.unreachable import explain
 from merge.views.dependencies import PlannedView, planned
@@ -163,7 +166,10 @@ class ViewsOfMerge:
         if isinstance(error, TableError) and error.table == table:
             reason = error.reason
         hint = error.hint if isinstance(error, DeltatideError) else None
-        return replace(self._left(table), error=reason, printed=printed(error, reason), hint=hint)
+        said = printed(error, reason)
+        if isinstance(error, AnalysisException):
+            reason, said = in_own_lines(reason), in_own_lines(said)
+        return replace(self._left(table), error=reason, printed=said, hint=hint)
 
     def _left(self, table: TableName) -> ViewReport:
         at = self.before[table]

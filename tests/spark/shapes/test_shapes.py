@@ -227,6 +227,19 @@ def test_a_key_column_may_be_called_like_any_name_in_the_code(spark: SparkSessio
     assert true_at_low(events, once(events, layout), layout, []).columns == [*layout.columns, "_cdc"]
 
 
+def test_a_new_lake_is_refused_as_a_whole_if_a_shape_has_no_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    landed = Landed.local(tmp_path / "landing")
+    landed.table(ONE)
+    landed.table(schema_of("public.one_changes", KEY, **COLUMNS))
+    landed.commit(1)
+    with pytest.raises(ConfigurationError, match=r"would lie where table .*one_changes does") as refused:
+        merge_once(spark, shaped(tmp_path, "changes"))
+    assert 'take "changes" out' in str(refused.value.hint)
+    assert not (tmp_path / "lake").exists()
+
+
 def test_a_shape_without_a_place_keeps_no_table_from_being_merged(
     spark: SparkSession, tmp_path: Path
 ) -> None:

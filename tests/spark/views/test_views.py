@@ -72,6 +72,16 @@ class Shop(Zone):
         return sorted(tuple(row) for row in answer(self.spark, self.config, sql, at=moment).frame.collect())
 
 
+def test_an_unknown_column_is_reported_with_the_line_of_the_views_own_text(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop(spark, tmp_path, odd="SELECT id,\n  nope FROM orders")
+    shop.land(10, [insert(5, 1)], [])
+    (view,) = shop.merge().views
+    assert str(view.error).endswith("line 2 pos 2")
+    assert str(view.printed).endswith("line 2 pos 2")
+
+
 def test_views_are_of_the_same_cut_as_the_tables_and_refreshed_only_when_their_inputs_change(
     spark: SparkSession, tmp_path: Path
 ) -> None:
