@@ -47,7 +47,7 @@ def read_files(
     `old`: with the before-images that the files have.
     """
     ddl = [schema_ddl({**types_of(landed), CDC: CDC_TYPE}), *(old.landed(landed) if old else [])]
-    events = spark.read.options(**LANDED).schema(", ".join(ddl)).parquet(*paths)
+    events = _with_nan_keys(spark.read.options(**LANDED).schema(", ".join(ddl)).parquet(*paths), landed)
     if not named:
         return events
     if hasattr(events, "metadataColumn"):
@@ -57,6 +57,19 @@ def read_files(
     else:  # the source's column hides it; by way of this, Parquet skips nothing
         file = F.element_at(F.split(F.input_file_name(), "/"), -1)
     return events.withColumn(CDC, F.col(CDC).withField("file", file))
+
+
+def _with_nan_keys(events: DataFrame, landed: TableSchema) -> DataFrame:
+    """Keep a query's filters on keys that are floats from Parquet, to be applied to rows alone.
+
+    A file's statistics have no NaN, which Spark takes for greater than all: a filter (``key > 5``) would skip
+    a file's events of that key, and show its row as of earlier ones.
+    """
+    floats = (name for name in landed.key if landed.column(name).type in ("float", "double"))
+    for name in floats:
+        value = F.col(quoted(name))
+        events = events.withColumn(name, F.greatest(value, value))  # which nothing pushes
+    return events
 
 
 def no_events(spark: SparkSession, columns: Columns) -> DataFrame:

@@ -94,6 +94,25 @@ def test_a_delta_table_whose_types_can_not_become_todays_is_ignored(zone: Zone) 
     assert "Delta can't change that in place" in str(failed.error)
 
 
+def test_filters_on_a_key_find_nan(zone: Zone) -> None:
+    """It is in no statistics of a landing file: its events were skipped, and older ones or none counted."""
+    readings = schema_of("public.readings", ("k",), k="double", v="string")
+    zone.landed.table(readings)
+
+    def land(position: int, *found: tuple[str, float, str | None]) -> list[list[str]]:
+        log = [Event(op, position - 5 + n, 0, {"k": k, "v": v}) for n, (op, k, v) in enumerate(found)]
+        zone.landed.commit(position, [zone.landed.log(readings, log)])
+        shown = live(zone.spark, zone.config, "public.readings")
+        wanted = ("k > 5", "k = double('NaN')", "k <> 1")
+        return [[row["v"] for row in shown.where(condition).collect()] for condition in wanted]
+
+    nan = float("nan")
+    assert land(10, ("insert", 1.0, "a"), ("insert", nan, "b")) == [["b"]] * 3
+    assert zone.merge().exact
+    assert land(20, ("update", 1.0, "c"), ("update", nan, "d")) == [["d"]] * 3
+    assert land(30, ("update", 1.0, "e"), ("delete", nan, None)) == [[]] * 3
+
+
 def test_instants_at_either_end_of_time_are_printed(zone: Zone) -> None:
     """In Tokyo, the last of them is in the year 10000."""
     prices = schema_of("public.prices", id="int", valid_to="timestamp", all="array<timestamp>")
