@@ -249,7 +249,8 @@ class _Run:
         )
         return {
             "written": f"{self._writer.changes:,} changes in {self._writer.transactions:,} transactions",
-            "captured": f"{watch.changes:,} changes; {watch.dumped:,} rows dumped in {watch.chunks:,} chunks",
+            "captured": f"{watch.changes:,} changes after the agent's start; "
+            f"{watch.dumped:,} rows dumped in {watch.chunks:,} chunks",
             "landed": f"{watch.files:,} files, {watch.bytes / 2**20:,.0f} MiB, {watch.manifests:,} manifests",
             "merged": f"{merges.merges:,} cuts, {merges.requested:,} rows requested again",
             "time": f"{time.monotonic() - self._began:.0f} s ({steps})",

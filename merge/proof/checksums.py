@@ -208,6 +208,8 @@ def ranges_of(found: set[int], rows: Mapping[int, int], bits: int, type_: str) -
     `rows`: row counts of all buckets. None if reading the whole table costs no more: the ranges would be too
     many, or hold more than half of its rows.
     """
+    if not found:  # also of a table that is empty on both sides
+        return []
     known = sorted(rows.keys() | found)
     sizes = [rows.get(bucket, 0) for bucket in known]
     numbers = [number for number, bucket in enumerate(known) if bucket in found]

@@ -230,6 +230,7 @@ def test_suspects_become_few_ranges_that_hold_them_all() -> None:
         (-128_001, -127_745), (767, 1535), (39_999 * 256 - 1, 40_000 * 256 - 1),
     ]  # fmt: skip
     assert ranges_of(set(), rows, 8, "int") == []
+    assert ranges_of(set(), {}, 8, "int") == [], "nothing differs in an empty table"
     assert ranges_of({-1, 0}, {-1: 1, 0: 1}, 15, "smallint") == [(None, None)]
     assert ranges_of({0}, {0: 1}, 8, "decimal(20,0)") == [(None, 255)]
     assert ranges_of({2**56 - 1}, {}, 8, "decimal(20,0)") == [(2**64 - 257, None)]
