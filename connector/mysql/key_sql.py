@@ -59,14 +59,14 @@ class KeyColumn:
 
     @property
     def text(self) -> str:
-        """Build the expression that selects the value as text."""
+        """Build the expression that selects the value, whose text is exact."""
         column, type_ = f"t.{quote(self.name)}", self.type
         if type_.landing == "binary":
             return f"CONCAT('0x', HEX({column}))"
         if type_.code == types.BIT:
             return f"CAST({column} + 0 AS CHAR)"
         if type_.code in _FLOATS:
-            return f"CAST(CAST({column} AS DOUBLE) AS CHAR)"
+            return f"CAST({column} AS DOUBLE)"  # as text, MySQL rounds it to 22 characters
         if type_.code in types.STRINGS | types.BLOBS | {types.ENUM, types.SET} and type_.alias is None:
             return f"CONVERT({column} USING utf8mb4)"
         return f"CAST({column} AS CHAR)"

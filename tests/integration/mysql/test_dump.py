@@ -241,6 +241,7 @@ KEYS = {
     "decimal_wide": ("id decimal(65,30)", "seq * 1.000000000000000000000000000001 - 30", "id"),
     "double": ("id double", "(cast(seq AS signed) - 30) / 3", "id"),
     "float": ("id float", "(cast(seq AS signed) - 30) / 7", "id"),
+    "double_of_24_characters": ("a double, id int", "-1.2345678901234567e-100 * (1 + seq % 2), seq", "a, id"),
     "year": ("id year", "1950 + seq", "id"),
     "bit": ("id bit(64)", "18446744073709551000 + seq", "id"),
     "date": ("id date", "'2020-01-01' + interval seq day", "id"),

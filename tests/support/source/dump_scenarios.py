@@ -23,6 +23,7 @@ def chunks(
         yield chunk_rows(tables, str(table), KeyRange(after, upto)), upto
         if upto is None:
             return
+        assert upto != after, "the same chunk again"
         after = upto
 
 
