@@ -79,6 +79,7 @@ LITERAL = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.retainGroupColumns": "true",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

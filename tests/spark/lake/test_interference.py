@@ -75,6 +75,7 @@ ALTERED = {
     "spark.sql.parser.escapedStringLiterals": "true",
     "spark.sql.parser.quotedRegexColumnNames": "true",
     "spark.sql.caseSensitive": "true",
+    "spark.sql.retainGroupColumns": "false",
     "spark.sql.session.timeZone": "Asia/Tokyo",
 }
 
