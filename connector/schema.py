@@ -134,6 +134,9 @@ class TableSchema:
         )
 
 
+Layouts = Mapping[TableName, TableSchema]
+"""Of each table, its layout at one moment."""
+
 COMMENT_CHARACTERS = 4000
 """The most characters of a comment that land: more than catalogs take, and PostgreSQL has no limit."""
 

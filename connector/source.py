@@ -24,7 +24,7 @@ from connector.errors import TableError
 from connector.landing.event_batch import Decoded
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
 from connector.logged_table import ColumnLook, LoggedTable, Positions
-from connector.schema import TableComments, TableName, TableSchema
+from connector.schema import Layouts, TableComments, TableName, TableSchema
 
 
 @dataclass(frozen=True)
@@ -417,8 +417,7 @@ class Source(Protocol):
     def take_xid_barrier(self) -> int | None:
         """Return a transaction id above those of all running transactions; None if none can matter.
 
-        A transaction that began before an unlogged change may commit row events after it that are older in
-        effect.
+        A transaction that began before an unlogged change may commit older row events after it.
         """
 
     def position_past_barrier(self, barrier: int) -> int | None:
@@ -435,8 +434,11 @@ class Source(Protocol):
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
         """Return why the log after `resume_point` is incomplete, or a failover; None if it can be read."""
 
-    def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
-        """Open the log after a resume point; later transactions that are in its `gtids` are skipped."""
+    def open_log(self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None) -> LogReader:
+        """Open the log after a resume point; later transactions that are in its `gtids` are skipped.
+
+        `layouts`: as last landed; of a column, they may tell what a log lacks, and the catalog no longer has.
+        """
 
     def open_tables(self) -> TableReader:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""

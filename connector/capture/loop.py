@@ -206,7 +206,7 @@ class Capture:
             self._names_changed = False
         self._prepare_new_and_released()
         newest = self._manifest_history.newest
-        reader = self._source.open_log(newest.epoch, resume_point_of(newest))
+        reader = self._source.open_log(newest.epoch, resume_point_of(newest), self._tables.schemas)
         if not reader.unbroken:
             self._dumps.requeue_uncommitted()
         self._dumps.log_opened()

@@ -19,7 +19,7 @@ from connector.errors import RequestError, TableError, TransientError
 from connector.landing.event_batch import Decoded, EventBatch, QuarantineNotice
 from connector.logged_table import LoggedTable
 from connector.masking.columns import LandedColumns
-from connector.schema import TableComments, TableName, TableSchema
+from connector.schema import Layouts, TableComments, TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Chunk,
@@ -118,8 +118,10 @@ class _MaskedSource(_Wrapper):
         landed = self._masked.of(table)
         return names if landed is None else frozenset(filter(landed.settings.selects, names))
 
-    def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
-        return cast(LogReader, _MaskedLog(self._inner.open_log(epoch, resume_point), self._masked))
+    def open_log(self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None) -> LogReader:
+        """Open the log. A layout as it landed names the source's types of masked columns, too."""
+        log = self._inner.open_log(epoch, resume_point, layouts)
+        return cast(LogReader, _MaskedLog(log, self._masked))
 
     def open_tables(self) -> TableReader:
         return cast(TableReader, _MaskedTableReader(self._inner.open_tables(), self._masked))

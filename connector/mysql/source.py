@@ -54,7 +54,7 @@ from connector.mysql.server import (
 from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.mysql.table_ids import TableIds, with_notes
 from connector.position import Position, pack_binlog_position, unpack_binlog_position
-from connector.schema import TableName
+from connector.schema import Layouts, TableName
 from connector.source import (
     CatalogSnapshot,
     Failover,
@@ -320,7 +320,9 @@ class MysqlSource:
             raise TransientError(f"server {here.uuid} has not executed {lacking} yet")
         return lacking
 
-    def open_log(self, epoch: int, resume_point: ResumePoint) -> MysqlLogReader:
+    def open_log(
+        self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None
+    ) -> MysqlLogReader:
         """Open the log after a resume point; skips later transactions that are in its `gtids`."""
         connection, server = self._checked(), self._session.server
         if self._trusted not in (None, server.uuid):
@@ -344,15 +346,23 @@ class MysqlSource:
                 recorded = self._state_tables.record_file(connection, recorded_file)
                 self._state_tables.note_again(connection)
             self._begun = None if recorded else self._begun
-        self._reader = self._open(server, files[number].name, epoch, resume_point, writable=writable)
+        file = files[number].name
+        self._reader = self._open(server, file, epoch, resume_point, layouts or {}, writable=writable)
         return self._reader
 
     def _open(
-        self, server: Server, file: str, epoch: int, resume_point: ResumePoint, *, writable: bool
+        self,
+        server: Server,
+        file: str,
+        epoch: int,
+        resume_point: ResumePoint,
+        layouts: Layouts,
+        *,
+        writable: bool,
     ) -> MysqlLogReader:
         side = self._connect_to(server)
         try:
-            captured = captured_schemas(side, server, self._config, self._tables, self._listed)
+            captured = captured_schemas(side, server, self._config, self._tables, self._listed, layouts)
             offset = unpack_binlog_position(resume_point.position)[1]
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.

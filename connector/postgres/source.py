@@ -47,7 +47,7 @@ from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.unpublished import Unpublished
 from connector.postgres.visibility import Visibility
-from connector.schema import TableName
+from connector.schema import Layouts, TableName
 from connector.source import (
     CatalogSnapshot,
     Failover,
@@ -302,11 +302,12 @@ class PostgresSource:
         read = f"timeline {ours}, which was read to {format_lsn(resume_point.position)}"
         return f"the server is on timeline {theirs}, which {left} {read}"
 
-    def open_log(self, epoch: int, resume_point: ResumePoint) -> PostgresLogReader:
+    def open_log(
+        self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None
+    ) -> PostgresLogReader:
         """Open the log after a resume point, once the slot's previous user has released it.
 
-        It is unbroken if one server process, which a crash would have ended, proved this log and the one
-        before.
+        It is unbroken if one server process, which a crash ends, proved this log and the one before.
         """
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._beside_log(), self._config.slot, self._readers)
@@ -317,15 +318,11 @@ class PostgresSource:
         if not unbroken:
             self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types, self._former_types, self._facts)
+        slot_name, publication = self._config.slot, self._config.publication
         try:
+            buffer = LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found))
             reader = PostgresLogReader(
-                LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found)),
-                visibility,
-                side,
-                self._connect_to_log,
-                self._config.slot,
-                self._config.publication,
-                self._bulk_bytes,
+                buffer, visibility, side, self._connect_to_log, slot_name, publication, self._bulk_bytes
             )
         except BaseException:
             close(side)

@@ -84,13 +84,15 @@ class TableMap:
         columns = tuple(Column(c.name, c.type.type_name, c.type.landing) for c in self.landed)
         return TableSchema(self.table, columns, self.key if key is None else tuple(key), before_images)
 
-    def with_aliases(self, catalog_types: Mapping[str, str]) -> TableMap:
-        """Set the types of columns that are uuid, inet or vector in MariaDB's catalog (name to COLUMN_TYPE).
+    def with_aliases(self, *known: Mapping[str, str]) -> TableMap:
+        """Set the types of columns that are MariaDB's uuid, inet or vector, by what is known of their types.
 
-        Only a column that the log shows as a binary of the same length becomes one.
+        Only a column that the log shows as a binary of the same length becomes one. `known`: name to
+        COLUMN_TYPE; the first counts that can be what the log shows.
         """
-        named = (replace(c, type=as_alias(c.type, catalog_types.get(c.name, ""))) for c in self.columns)
-        return replace(self, columns=tuple(named))
+        named = (as_alias(c.type, *(types.get(c.name, "") for types in known)) for c in self.columns)
+        columns = (replace(c, type=type_) for c, type_ in zip(self.columns, named, strict=True))
+        return replace(self, columns=tuple(columns))
 
     def with_virtual(self, names: Collection[str]) -> TableMap:
         """Mark the columns whose values are generated on read."""

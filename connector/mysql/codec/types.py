@@ -191,19 +191,28 @@ def decimal_width(precision: int, scale: int) -> int:
     return sum(width for _, width in decimal_words(precision, scale))
 
 
-def as_alias(type_: ColumnType, catalog_type: str) -> ColumnType:
-    """Return the MariaDB type of a binary, by the catalog's COLUMN_TYPE; others unchanged."""
-    if not type_.is_binary:
+def as_alias(type_: ColumnType, *names: str) -> ColumnType:
+    """Return the MariaDB type of a binary: the first that it can be of those with these names, or its own.
+
+    A name is the catalog's COLUMN_TYPE, or a `ColumnType.type_name`.
+    """
+    named = (_named(type_, name) for name in names if type_.is_binary)
+    return next((found for found in named if found is not None), type_)
+
+
+def _named(type_: ColumnType, name: str) -> ColumnType | None:
+    """Return the type with this name, if the log shows it as that binary."""
+    if name == type_.type_name:
         return type_
-    if vector := _VECTOR.fullmatch(catalog_type):
-        fits = type_.code == VARCHAR and type_.length == _FLOAT_BYTES * int(vector[1])
-        return ColumnType(VECTOR, size=type_.prefix) if fits else type_
-    width = ALIASES.get(catalog_type)
-    fits = type_.code == STRING and type_.length == width
-    return replace(type_, alias=catalog_type) if width and fits else type_
+    if vector := _VECTOR.fullmatch(name):
+        length = _FLOAT_BYTES * int(vector[1]) if vector[1] else type_.length
+        fits = type_.code == VARCHAR and type_.length == length
+        return ColumnType(VECTOR, size=type_.prefix) if fits else None
+    fits = type_.code == STRING and type_.length == ALIASES.get(name)
+    return replace(type_, alias=name) if fits else None
 
 
-_VECTOR, _FLOAT_BYTES = re.compile(r"vector\((\d+)\)"), 4
+_VECTOR, _FLOAT_BYTES = re.compile(r"vector(?:\((\d+)\))?"), 4
 _CATALOG = re.compile(r"(\w+)\s*(?:\((.*)\))?\s*([^()]*)", re.DOTALL)
 _BY_NAME = {name: code for code, (name, *_) in {**_TEMPORAL, **_INTEGERS}.items()}
 _BY_NAME |= {"timestamp": TIMESTAMP2, "datetime": DATETIME2, "time": TIME2, "date": DATE}

@@ -224,6 +224,7 @@ class DdlEffects:
             elif effect.kind == "columns":
                 self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
+                self._schema_cache.note_lost(table, effect.columns, effect.renamed)
                 self._renamed += [ColumnsRenamed(table, lsn, effect.renamed)] if effect.renamed else []
             elif self._matters(effect, table):
                 self._schema_cache.forget(table)

@@ -3,18 +3,22 @@
 Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid, inet and vector,
 which it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) is read
 from the catalog, and cached, since the catalog is current.
+
+The catalog may be ahead of the log, and then lack a column, or show it with a type that is not what the log
+shows. Such a column has the type that it had last: in the log, or in the layout that had landed when the log
+was opened. That may be stale only after a statement that has the table dumped again, as the catalog has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.format import misnamed
 from connector.mysql.codec.table_map import TableMap, parse_table_map, table_name_of
-from connector.schema import TableComments, TableName, TableSchema
+from connector.schema import Layouts, TableComments, TableName, TableSchema
 
 OWN_DATABASE = "deltatide"
 
@@ -74,6 +78,11 @@ class SchemaCache(Protocol):
     def forget(self, table: TableName) -> None:
         """Forget the layout of a table's last row: a statement may have changed it since."""
 
+    def note_lost(
+        self, table: TableName, columns: Collection[str], renamed: Iterable[tuple[str, str]]
+    ) -> None:
+        """Note that a statement dropped columns of a table, or `renamed` them to other names."""
+
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
 
@@ -97,7 +106,8 @@ class CapturedSchemas:
     """Implements `SchemaCache` with the configuration and the catalog. Used by one thread.
 
     `noted` reads from the catalog what the log lacks about a table's columns, `layout` its current layout,
-    `cascading` which tables have foreign keys that change rows by themselves.
+    `cascading` which tables have foreign keys that change rows by themselves. `landed`: layouts as of where
+    the log is read from.
     """
 
     def __init__(
@@ -108,6 +118,7 @@ class CapturedSchemas:
         noted: Callable[[TableName], Mapping[str, NotedColumn]],
         layout: Callable[[TableName], ResolvedLayout | None],
         cascading: Callable[[], list[TableError]],
+        landed: Layouts,
         *,
         mariadb: bool,
         lower_case: bool,
@@ -119,6 +130,8 @@ class CapturedSchemas:
         self._tables = set(tables)
         self._latest: dict[TableName, ResolvedLayout] = {}
         self._known: dict[TableName, dict[str, NotedColumn]] = {}
+        self._landed = dict(landed)
+        self._types: dict[TableName, dict[str, str]] = {}
 
     def resolve(self, body: bytes) -> ResolvedLayout:
         """Return the layout in a TABLE_MAP event's body."""
@@ -142,6 +155,16 @@ class CapturedSchemas:
     def forget(self, table: TableName) -> None:
         """Forget the layout of a table's last row: a statement may have changed it since."""
         self._latest.pop(table, None)
+
+    def note_lost(
+        self, table: TableName, columns: Collection[str], renamed: Iterable[tuple[str, str]]
+    ) -> None:
+        """Note that a statement dropped columns of a table, or `renamed` them to other names."""
+        lost = {name.lower() for name in columns}
+        noted, types = self._known.get(table, {}), self._types_of(table)
+        self._known[table] = {name: column for name, column in noted.items() if name.lower() not in lost}
+        before = {name.lower(): types.pop(name) for name in [*types] if name.lower() in lost}
+        types.update({new: before[old.lower()] for old, new in renamed if old.lower() in before})
 
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
@@ -174,13 +197,22 @@ class CapturedSchemas:
         known = self.latest(table)
         return (known.schema if known else None) or TableSchema(table, (), ())
 
+    def _types_of(self, table: TableName) -> dict[str, str]:
+        """Return the types that a table's columns had when last seen, in the log or landed."""
+        if table not in self._types:
+            landed = self._landed.get(table)
+            self._types[table] = {c.name: c.source_type for c in landed.columns} if landed else {}
+        return self._types[table]
+
     def _completed(self, table_map: TableMap) -> TableMap:
         if not self.mariadb:
             return table_map
         known = self._known.setdefault(table_map.table, {})
         noted = self._noted(table_map.table)
         known.update(noted)
-        completed = table_map.with_aliases({name: column.type for name, column in known.items()})
+        types = self._types_of(table_map.table)
+        completed = table_map.with_aliases({name: column.type for name, column in known.items()}, types)
+        types.update({column.name: column.type.type_name for column in completed.columns})
         completed = completed.with_virtual({name for name, column in known.items() if column.virtual})
         completed = completed.with_defaults({name for name, column in known.items() if column.default})
         return completed.with_hidden(noted, next((n for n, column in noted.items() if column.row_end), None))

@@ -69,6 +69,8 @@ class SchemaCache:
     def forget(self, table: TableName) -> None:
         self.seen.discard(table)
 
+    def note_lost(self, table: TableName, columns: tuple[str, ...], renamed: object) -> None: ...
+
     def has_configured_key(self, table: TableName) -> bool:
         return table.name == "keyed"
 
