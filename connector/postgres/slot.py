@@ -225,12 +225,15 @@ def start_replication(name: str, publication: str, position: int) -> str:
     )
 
 
-_AWAITED = """
-    coalesce((to_jsonb(s) ->> 'failover')::bool, false) AND EXISTS (
-        SELECT FROM (SELECT nullif(current_setting('synchronized_standby_slots', true), '')) AS given(list)
-        CROSS JOIN unnest(string_to_array(list, ',')) AS listed(name)
-        LEFT JOIN pg_replication_slots p ON p.slot_name = btrim(name, E' \\t\\r\\n"')
-        WHERE p.restart_lsn IS NULL OR p.restart_lsn < %(position)s)"""
+_LATE = """
+    (SELECT nullif(current_setting('synchronized_standby_slots', true), '')) AS given(list)
+    CROSS JOIN unnest(string_to_array(list, ',')) AS listed(item)
+    CROSS JOIN btrim(item, E' \\t\\r\\n"') AS name
+    LEFT JOIN pg_replication_slots p ON p.slot_name = name
+    WHERE (p.restart_lsn IS NULL OR p.restart_lsn < %(position)s)"""
+"""The standbys that the server waits for and that lack log before a position."""
+
+_AWAITED = f"coalesce((to_jsonb(s) ->> 'failover')::bool, false) AND EXISTS (SELECT FROM {_LATE})"
 """Whether whoever moves or reads a slot `s` up to a position waits for a standby, however long it is down."""
 
 
@@ -238,6 +241,19 @@ def awaits_standbys(connection: Connection, name: str, position: int) -> bool:
     """Return whether reading the slot up to a position would wait for standbys; copies of it don't."""
     query = f"SELECT {_AWAITED} FROM pg_replication_slots s WHERE slot_name = %(name)s"
     return one_row(connection, query, {"name": name, "position": format_lsn(position)}) == (True,)
+
+
+def awaited_standbys(connection: Connection, name: str, position: int) -> str:
+    """Name the standbys that reading the slot up to a position would wait for, with what they lack."""
+    row = one_row(
+        connection,
+        "SELECT string_agg(name || CASE WHEN p.slot_name IS NULL THEN ', of which there is no slot'"
+        f" ELSE ' at ' || coalesce(p.restart_lsn::text, 'no position') END, '; ') FROM {_LATE}"
+        " AND EXISTS (SELECT FROM pg_replication_slots s WHERE slot_name = %(name)s"
+        " AND (to_jsonb(s) ->> 'failover')::bool)",
+        {"name": name, "position": format_lsn(position)},
+    )
+    return (row[0] if row else None) or ""
 
 
 def advance_slot(connection: Connection, name: str, position: int) -> bool:

@@ -35,7 +35,7 @@ from connector.postgres.log.descriptions import DESCRIBES_SCHEMA_RENAMES
 from connector.postgres.log.stream import StreamReader
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.primary_session import CHANGED, Process, process_of
-from connector.postgres.slot import REFUSED, advance_slot, find_slot
+from connector.postgres.slot import REFUSED, advance_slot, awaited_standbys, find_slot
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName
 from connector.silence import answered
@@ -102,7 +102,7 @@ class PostgresLogReader:
         self._log_source: StreamReader | BacklogReader | None = None
         self._may_read_in_bulk, self._awaits_standbys = True, False
         self._confirmed = self._advanced = self._compared = visibility.position
-        self._polled_at = self._advance_after = 0.0
+        self._polled_at, self._advance_after, self._polled_position = 0.0, 0.0, -1
         try:
             self._choose_reader()
         except BaseException:
@@ -152,6 +152,7 @@ class PostgresLogReader:
         if time.monotonic() - self._polled_at > POLL_SECONDS or self._visibility.size > MOST_COMMITS:
             self._compare_names()
             self._poll_end_of_log()
+            self._note_if_held_back()
         self._advance_if_due()
 
     def take(self) -> LogSegment | PostgresSegment:
@@ -260,9 +261,27 @@ class PostgresLogReader:
             self._advanced, self._awaits_standbys = self._confirmed, False
             self._advance_after = now + (now - began) / ADVANCE_SHARE
             return
-        if not self._awaits_standbys:
-            log.warning("slot %s stays where standbys in synchronized_standby_slots are", self._slot)
-        self._awaits_standbys, self._advance_after = True, now + POLL_SECONDS
+        self._advance_after = now + POLL_SECONDS
+        self._warn_of_standbys(self._confirmed)
+
+    def _note_if_held_back(self) -> None:
+        """Say so if the server sends nothing, for as long as a standby lacks what it would send."""
+        stood, self._polled_position = self._polled_position == self.position, self.position
+        if stood and self.behind_bytes and isinstance(self._log_source, StreamReader):
+            self._warn_of_standbys(self.position + self.behind_bytes)
+
+    def _warn_of_standbys(self, position: int) -> None:
+        doing = "looking for standbys that the server waits for"
+        with driver_errors(doing), answered(self._side.fileno(), doing):
+            late = awaited_standbys(self._side, self._slot, position)
+        if late and not self._awaits_standbys:
+            log.warning(
+                "slot %s stays where standbys in synchronized_standby_slots are, and so does what streams"
+                " from it: %s. Start them, or take those that are gone out of that setting",
+                self._slot,
+                late,
+            )
+        self._awaits_standbys = bool(late)
 
     def _compare_names(self) -> None:
         """Find tables that were renamed without being described again, or may have been before they went.

@@ -78,3 +78,31 @@ def test_log_that_a_standby_lacks_is_landed_and_proved_from_a_copy_of_the_slot(
             return confirmed(database) >= landed.position
 
         wait_until(moved, "the slot is moved once the standby has the log")
+
+
+@pytest.mark.parametrize("postgres", [17], indirect=True)
+def test_a_stream_that_waits_for_a_standby_says_for_which(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server sends nothing, as after a failover to a server whose setting was copied, too."""
+    monkeypatch.setattr("connector.postgres.log.reader.POLL_SECONDS", 0.1)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    source.prepare()
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+    database.execute(create, (database.name,))
+    with opened(source, source.begin_log(fresh=False)) as log:
+        log.read(0.5, 1 << 20)
+        assert not caplog.messages
+        with standby_down(database):
+            database.execute("INSERT INTO t VALUES (1)")
+
+            def said() -> bool:
+                log.read(0.1, 1 << 20)
+                return any("synchronized_standby_slots are, and" in m for m in caplog.messages)
+
+            wait_until(said, "it says so", seconds=10)
+            log.read(0.5, 1 << 20)
+        assert len(caplog.messages) == 1
+        assert "absent at 0/" in caplog.text
+        assert ops(events(read_rows(log, 1))) == [("insert",)]
