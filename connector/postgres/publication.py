@@ -296,7 +296,8 @@ def _run(connection: Connection, problem: str, statements: str, hint: str | None
     """Run statements in one transaction: no change may be written between a DROP and its ADD.
 
     `LockedError` if a lock can't be acquired, `OutdatedError` if the catalog has changed since they were
-    built, `RefusedError`, with a hint, for any other error that lasts.
+    built, `RefusedError`, with a hint, for any other error that lasts. What a function raises may last,
+    whatever it says, unless it was canceled or rolled back: its disk, or another server that it needs.
     """
     try:
         with connection.cursor() as cursor:
@@ -307,8 +308,10 @@ def _run(connection: Connection, problem: str, statements: str, hint: str | None
         answer = " ".join((error.diag.message_primary or one_line(error)).split())
         if isinstance(error, _OUTDATED) and not error.diag.context:  # else a trigger's own statement failed
             raise OutdatedError(f"{problem}, and the catalog has changed: {answer}") from error
-        found = failed(problem, answer, sqlstate_of(error))
-        if not isinstance(found, PreconditionError):
+        state = sqlstate_of(error)
+        found = failed(problem, answer, state)
+        raised = error.diag.context and not connection.closed and not (state or "").startswith(_PASSING)
+        if not (raised or isinstance(found, PreconditionError)):
             raise found from error
         denied = isinstance(error, psycopg2.errors.InsufficientPrivilege)
         why = "the agent's role may not change that" if denied else "the server refuses to change that"
@@ -316,6 +319,9 @@ def _run(connection: Connection, problem: str, statements: str, hint: str | None
             f"{problem}, and {why}: {answer}", answer, error.diag.context, hint=hint or statements
         ) from error
 
+
+_PASSING = ("40", "57")
+"""Rollback, and operator intervention: they pass, wherever they strike."""
 
 _OUTDATED = (
     psycopg2.errors.UndefinedTable,

@@ -450,6 +450,7 @@ REFUSALS = {
     "raised": "RAISE 'not to be\n copied'",
     "denied": "RAISE insufficient_privilege USING message = 'not to be copied'",
     "failed": "INSERT INTO public.dropped_since VALUES ('not to be copied')",
+    "busy": "RAISE object_in_use USING message = 'not to be copied'",
 }
 
 
@@ -523,11 +524,25 @@ def test_what_passes_is_no_refusal(database: Database) -> None:
     with closing(database.connect()) as connection:
         with pytest.raises(publication.OutdatedError):
             publication.fix(connection, "it", [there, gone], partitioned=False)
-        database.execute(GUARD.format("RAISE serialization_failure;"))
-        with pytest.raises(TransientError):
-            publication.fix(connection, "it", [there], partitioned=False)
-        database.execute('DROP EVENT TRIGGER "no copies"')
+        for passing in ("serialization_failure", "query_canceled"):
+            database.execute(GUARD.format(f"RAISE {passing};"))
+            with pytest.raises(TransientError):
+                publication.fix(connection, "it", [there], partitioned=False)
+            database.execute('DROP EVENT TRIGGER "no copies"; DROP FUNCTION guard')
         assert publication.fix(connection, "it", [there], partitioned=False) == ([], {})
+
+
+@pytest.mark.parametrize("state", ["53100", "55006", "58030", "08001"])
+def test_what_a_trigger_raises_is_a_refusal_though_the_server_itself_would_mean_it_for_now(
+    state: str, database: Database
+) -> None:
+    there, open_one = (TableName("public", name) for name in ("guarded", "good"))
+    database.execute("CREATE TABLE guarded (id int PRIMARY KEY); CREATE TABLE good (id int PRIMARY KEY)")
+    database.execute(GUARD.format(f"RAISE SQLSTATE '{state}';"))
+    with closing(database.connect()) as connection:
+        fixed = publication.fix(connection, "it", [there, open_one], partitioned=False)
+        assert fixed.added == [open_one]
+        assert isinstance(fixed.kept_out[there], publication.RefusedError)
 
 
 @pytest.mark.parametrize("instead", ["", "CREATE VIEW {0} AS SELECT * FROM {0}_away"])
