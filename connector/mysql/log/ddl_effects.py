@@ -135,7 +135,7 @@ class DdlEffects:
         return count
 
     def _certain(self, effects: list[Effect], query: Query) -> list[Effect]:
-        """Return the effects, without copies: those that may have changed values as unlogged changes.
+        """Return the effects, without copies and lost defaults: as unlogged changes, or not if harmless.
 
         The catalog tells of which columns, and may be ahead of the log: it lacks columns that were dropped
         since, which the table has no values of any more, and those that MODIFY made others, for which the
@@ -143,6 +143,10 @@ class DdlEffects:
         """
         found = []
         for effect in effects:
+            if effect.kind == "default":
+                if any(self._may_have_hidden_replace(table, effect) for table in self._tables_of(effect)):
+                    found.append(effect._replace(kind="unlogged"))
+                continue
             if effect.kind != "copy":
                 found.append(effect)
                 continue
@@ -151,6 +155,20 @@ class DdlEffects:
                 effect._replace(kind="unlogged", reason=f"{effect.reason} {why}") for why in whys if why
             ]
         return found
+
+    def _may_have_hidden_replace(self, table: TableName, effect: Effect) -> bool:
+        """Return whether a REPLACE before a DROP DEFAULT may have been taken for an update.
+
+        In MariaDB's partial images, only the default of a key tells that it may be one (`row_decoder`), which
+        the catalog, ahead of the log, no longer shows.
+        """
+        if not self._schema_cache.mariadb:
+            return False
+        known = self._schema_cache.latest(table)
+        if known is None or known.schema is None or known.table_map is None:
+            return True
+        key = {name.lower() for name in (*known.table_map.key, *known.schema.key)}
+        return not key.isdisjoint(name.lower() for name in effect.columns)
 
     def _why_changed(self, table: TableName, query: Query) -> str | None:
         """Return how a copy of a table, if it was one, may have changed values, or None.

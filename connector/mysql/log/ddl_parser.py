@@ -9,7 +9,8 @@ or drops columns leaves rows alone: the log carries the layout with the next row
 `connector.capture.tables` reads the values of a new column. One that rewrites values or moves partitions may
 change rows. Any that copies the table may, too, if it has stored columns, which are computed anew in the
 session that alters, or dates and times, which are converted. A dropped index matters only if nothing else
-makes the table's key unique. The caller decides whether these two matter.
+makes the table's key unique, a dropped default only if it was the key's. The caller decides whether these
+matter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Kind = Literal["truncate", "unlogged", "copy", "statement", "columns", "index", "foreign key"]
+Kind = Literal["truncate", "unlogged", "copy", "statement", "columns", "index", "foreign key", "default"]
 
 
 class Effect(NamedTuple):
@@ -29,7 +30,8 @@ class Effect(NamedTuple):
     the server may have copied it, and so changed values. ``statement``: rows were changed in the statement
     format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to another name.
     ``index``: it lost an index; from then on several rows may have the same values in its columns. ``foreign
-    key``: it lost one, or another constraint; what that did before may not be in the log.
+    key``: it lost one, or another constraint; what that did before may not be in the log. ``default``: the
+    given columns have none any more.
     """
 
     kind: Kind
@@ -276,6 +278,9 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
         effects.append(Effect("index", *table, "ALTER TABLE ... DROP INDEX"))
     if any(word == "DROP" and after in ("FOREIGN", "CONSTRAINT") for word, after in pairwise(left)):
         effects.append(Effect("foreign key", *table, "ALTER TABLE ... DROP FOREIGN KEY"))
+    drops = [at for at, both in enumerate(pairwise(words)) if at > index and both == ("DROP", "DEFAULT")]
+    if plain := tuple(tokens[at - 1].text for at in drops):
+        effects.append(Effect("default", *table, "ALTER TABLE ... DROP DEFAULT", plain))
     lost = [*_lost_columns(tokens, index)]
     names = tuple(name for name, _ in lost), tuple((name, new) for name, new in lost if new)
     effects.append(Effect("columns", *table, "ALTER TABLE", *names))

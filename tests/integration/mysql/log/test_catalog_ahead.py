@@ -13,6 +13,7 @@ from connector.schema import TableName, TableSchema
 from tests.support.agent.mysql_agents import agent, is_equal, short_waits, wait_caught_up
 from tests.support.landing.cuts import manifests_in, read_events
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
 
@@ -52,6 +53,21 @@ def test_a_column_that_has_changed_by_the_time_its_log_is_read_lands_as_what_it_
     assert ("columns changed type: u" in said) == (case == "modified")
     landed = [e for m in new for f in m.files if f.kind == "log" for e in read_events(store, f)]
     assert [e.columns["u"] for e in landed if e.key in ((1,), (2,)) and "u" in e.columns] == ["::2", "::3"]
+
+
+def test_a_replace_of_the_default_key_is_no_update_once_the_default_is_gone(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFAULT 5, m int DEFAULT 1, w int)",
+        "INSERT INTO t VALUES (5, 10, 1)",
+    )
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+    mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (w) VALUES (7)")
+    mariadb.execute("ALTER TABLE t ALTER id DROP DEFAULT")
+    with agent(mariadb, tmp_path) as store:
+        wait_until(lambda: is_equal(mariadb, store, "t"), "the table is read again", seconds=20)
 
 
 def layouts(store: Any, manifests: list[Manifest]) -> list[TableSchema]:

@@ -161,6 +161,14 @@ def test_an_alter_that_drops_no_index_names_none(clauses: str) -> None:
     assert "index" not in {kind for kind, _, _ in reported(f"ALTER TABLE t {clauses}")}
 
 
+def test_an_alter_names_the_columns_that_lost_their_default() -> None:
+    clauses = "ALTER COLUMN IF EXISTS `a b` DROP DEFAULT, ALTER c SET DEFAULT 1, DROP d, ALTER e DROP DEFAULT"
+    effects = statement_effects(f"ALTER TABLE x.t {clauses}", "d")
+    assert [(e.database, e.name, e.columns) for e in effects if e.kind == "default"] == [
+        ("x", "t", ("a b", "e"))
+    ]
+
+
 @pytest.mark.parametrize(
     ("clauses", "renamed"),
     [
