@@ -33,7 +33,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.columns.configured import check_sections
+from merge.columns.configured import check_new_lake
 from merge.lake.comments import are_newer
 from merge.lake.consumer import Recorded, record_progress, register
 from merge.lake.control_table import (
@@ -230,7 +230,7 @@ class MergeRun:
         """Create the control table of a new lake and register it as a consumer of the landing zone."""
         newest = self.frontiers.newest
         if not newest:
-            check_sections(self.config, self.manifest, self.refused)
+            check_new_lake(self.config, self.manifest, self.refused)
             check_schema(self.spark, self.config)
         if not newest or self.landing.is_known_removed(newest):
             create_cuts(self.spark, self.config)

@@ -268,7 +268,7 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
 
 
 def try_to_add(connection: Connection, publication: Publication, table: TableName) -> None:
-    """Raise what `fix` would skip a table for now; changes nothing, as it is rolled back."""
+    """Raise the error for which `fix` would skip the table; changes nothing, as it is rolled back."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN")
         try:

@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 _WARNED: set[TableName] = set()
 
 
-def check_sections(
+def check_new_lake(
     config: Config, manifest: Manifest, placeless: Mapping[TableName, ConfigurationError]
 ) -> None:
-    """Raise `ConfigurationError` if sections hide key columns, or name shapes that have no place.
+    """Refuse to begin a lake if sections hide key columns, or name shapes that have no place.
 
-    `placeless`: these shapes, and why. For a lake that nothing has been written to: a mistake of the
-    configuration. Later, a key may have changed at the source, or a table been added, which stops that table
-    (`Projection.schema`) or that shape alone.
+    `placeless`: these shapes, and why. `ConfigurationError` with all problems: nothing is written yet. Later,
+    a key may have changed at the source, or a table been added, which stops that table (`Projection.schema`)
+    or that shape alone.
     """
     misfits = {name: config.table(name).misfit_of_key(table.key) for name, table in manifest.tables.items()}
     wrong = sorted((name, misfit) for name, misfit in misfits.items() if misfit)
