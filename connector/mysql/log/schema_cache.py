@@ -193,8 +193,11 @@ class CapturedSchemas:
         return [problem for problem in self._cascading() if captures(self._config, problem.table)]
 
     def _any_schema(self, table: TableName) -> TableSchema:
-        """Return some schema that names the table, for a layout that can't be read."""
-        known = self.latest(table)
+        """Return some schema that names the table, for a layout that can't be read.
+
+        The catalog is not asked for one: it may have to wait for the table's lock, and all log with it.
+        """
+        known = self._latest.get(table)
         return (known.schema if known else None) or TableSchema(table, (), ())
 
     def _types_of(self, table: TableName) -> dict[str, str]:

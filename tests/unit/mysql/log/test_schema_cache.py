@@ -1,4 +1,4 @@
-"""Which types the log's columns have, when MariaDB's catalog is ahead of the log."""
+"""What layouts the log's tables have, when the catalog is ahead of the log, or the table is locked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from connector.config import SourceConfig
-from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn
+from connector.errors import NotYetError
+from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout
 from connector.schema import Column, TableName, TableSchema
 from tests.unit.mysql.reference_mysql import Col, table_map
 
@@ -99,3 +100,17 @@ def test_a_statement_that_is_read_while_the_table_has_had_no_row_counts() -> Non
     cache = Cache({"u": "uuid"}, {})
     cache.note_lost(T, ("u",), ())
     assert cache.types(binary("u", 16)) == {"u": "binary(16)"}
+
+
+def test_a_table_that_can_not_be_captured_is_so_while_it_is_locked() -> None:
+    """Its members in the catalog are read from the table, if one has a character that utf8mb3 lacks."""
+
+    def locked(table: TableName) -> ResolvedLayout | None:
+        raise NotYetError(f"{table} is locked by another session")
+
+    cache = Cache({}, {})
+    cache._layout = locked
+    found = cache.resolve(table_map(7, [ID], key=[]))
+    assert found.problem is not None
+    assert found.problem.reason == "it has no primary key"
+    assert found.schema == TableSchema(T, (), ())
