@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from connector.errors import FencedError, PreconditionError
 from connector.position import format_lsn, parse_lsn
-from connector.postgres.connection import literal, one_row, one_row_unless, quote
+from connector.postgres.connection import all_rows, literal, one_row, one_row_unless, quote
 from connector.source import Finding
 
 log = logging.getLogger(__name__)
@@ -228,10 +228,12 @@ def start_replication(name: str, publication: str, position: int) -> str:
 _LATE = """
     (SELECT nullif(current_setting('synchronized_standby_slots', true), '')) AS given(list)
     CROSS JOIN unnest(string_to_array(list, ',')) AS listed(item)
-    CROSS JOIN btrim(item, E' \\t\\r\\n"') AS name
-    LEFT JOIN pg_replication_slots p ON p.slot_name = name
+    CROSS JOIN lower(btrim(item, E' \\t\\r\\n"')) AS name
+    LEFT JOIN pg_replication_slots p ON p.slot_name = name AND p.slot_type = 'physical'
     WHERE (p.restart_lsn IS NULL OR p.restart_lsn < %(position)s)"""
-"""The standbys that the server waits for and that lack log before a position."""
+"""The standbys that the server waits for and that lack log before a position. Slots have names in lower case,
+into which the server puts those of the setting.
+"""
 
 _AWAITED = f"coalesce((to_jsonb(s) ->> 'failover')::bool, false) AND EXISTS (SELECT FROM {_LATE})"
 """Whether whoever moves or reads a slot `s` up to a position waits for a standby, however long it is down."""
@@ -243,17 +245,17 @@ def awaits_standbys(connection: Connection, name: str, position: int) -> bool:
     return one_row(connection, query, {"name": name, "position": format_lsn(position)}) == (True,)
 
 
-def awaited_standbys(connection: Connection, name: str, position: int) -> str:
-    """Name the standbys that reading the slot up to a position would wait for, with what they lack."""
-    row = one_row(
+def awaited_standbys(connection: Connection, name: str, position: int) -> dict[str, str]:
+    """Return the standbys that reading the slot up to a position would wait for, each with where it is."""
+    rows = all_rows(
         connection,
-        "SELECT string_agg(name || CASE WHEN p.slot_name IS NULL THEN ', of which there is no slot'"
-        f" ELSE ' at ' || coalesce(p.restart_lsn::text, 'no position') END, '; ') FROM {_LATE}"
+        "SELECT name, CASE WHEN p.slot_name IS NULL THEN ', of which there is no physical slot'"
+        f" ELSE ' at ' || coalesce(p.restart_lsn::text, 'no position') END FROM {_LATE}"
         " AND EXISTS (SELECT FROM pg_replication_slots s WHERE slot_name = %(name)s"
         " AND (to_jsonb(s) ->> 'failover')::bool)",
         {"name": name, "position": format_lsn(position)},
     )
-    return (row[0] if row else None) or ""
+    return dict(rows)
 
 
 def advance_slot(connection: Connection, name: str, position: int) -> bool:

@@ -100,7 +100,8 @@ class PostgresLogReader:
         self._names.describes_schema_renames = side.server_version >= DESCRIBES_SCHEMA_RENAMES
         self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
-        self._may_read_in_bulk, self._awaits_standbys = True, False
+        self._may_read_in_bulk, self._warned_of_standbys = True, False
+        self._late_standbys: dict[str, str] = {}
         self._confirmed = self._advanced = self._compared = visibility.position
         self._polled_at, self._advance_after, self._polled_position = 0.0, 0.0, -1
         try:
@@ -258,7 +259,7 @@ class PostgresLogReader:
             moved = advance_slot(self._side, self._slot, self._confirmed)
         now = time.monotonic()
         if moved:
-            self._advanced, self._awaits_standbys = self._confirmed, False
+            self._advanced, self._warned_of_standbys = self._confirmed, False
             self._advance_after = now + (now - began) / ADVANCE_SHARE
             return
         self._advance_after = now + POLL_SECONDS
@@ -271,17 +272,19 @@ class PostgresLogReader:
             self._warn_of_standbys(self.position + self.behind_bytes)
 
     def _warn_of_standbys(self, position: int) -> None:
+        """Warn once of standbys that lack log before a position, and have not moved since the last call."""
         doing = "looking for standbys that the server waits for"
         with driver_errors(doing), answered(self._side.fileno(), doing):
             late = awaited_standbys(self._side, self._slot, position)
-        if late and not self._awaits_standbys:
+        stuck, self._late_standbys = dict(late.items() & self._late_standbys.items()), late
+        if stuck and not self._warned_of_standbys:
             log.warning(
                 "slot %s stays where standbys in synchronized_standby_slots are, and so does what streams"
                 " from it: %s. Start them, or take those that are gone out of that setting",
                 self._slot,
-                late,
+                "; ".join(f"{name}{where}" for name, where in sorted(stuck.items())),
             )
-        self._awaits_standbys = bool(late)
+        self._warned_of_standbys = bool(stuck)
 
     def _compare_names(self) -> None:
         """Find tables that were renamed without being described again, or may have been before they went.

@@ -17,10 +17,13 @@ from tests.support.waiting import wait_until
 
 
 @contextlib.contextmanager
-def standby_down(database: Database) -> Iterator[None]:
-    """Have the server wait for a standby that never comes, during the block; at most for 20 seconds."""
+def standby_down(database: Database, named: str = "absent") -> Iterator[None]:
+    """Have the server wait for a standby that never comes, during the block; at most for 20 seconds.
+
+    `named`: its name in the setting.
+    """
     database.execute("SELECT pg_create_physical_replication_slot('absent', true)")
-    set_slots(database, "ALTER SYSTEM SET synchronized_standby_slots = 'absent'", "absent")
+    set_slots(database, f"ALTER SYSTEM SET synchronized_standby_slots = '{named}'", named)
     limit = threading.Timer(20, lambda: set_slots(database, RESET, ""))
     limit.start()
     try:
@@ -31,6 +34,8 @@ def standby_down(database: Database) -> Iterator[None]:
         set_slots(database, RESET, "")
         database.execute("SELECT pg_drop_replication_slot('absent')")
 
+
+CATCH_UP = "SELECT pg_replication_slot_advance('absent', pg_current_wal_flush_lsn())"
 
 RESET = "ALTER SYSTEM RESET synchronized_standby_slots"
 
@@ -106,3 +111,43 @@ def test_a_stream_that_waits_for_a_standby_says_for_which(
         assert len(caplog.messages) == 1
         assert "absent at 0/" in caplog.text
         assert ops(events(read_rows(log, 1))) == [("insert",)]
+
+
+@pytest.mark.parametrize("way", ["psycopg2"], indirect=True)
+@pytest.mark.parametrize("postgres", [17], indirect=True)
+def test_a_standby_is_found_by_the_name_that_the_server_reads(database: Database) -> None:
+    """In lower case: the slot never moved, so the server kept all of its log."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    source.prepare()
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+    database.execute(create, (database.name,))
+    with standby_down(database, "Absent"), opened(source, source.begin_log(fresh=False)) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        landed = read_rows(log, 1).end.position
+        database.execute(CATCH_UP)
+        log.confirm(landed)
+        assert confirmed(database) >= landed
+
+
+@pytest.mark.parametrize("postgres", [17], indirect=True)
+def test_a_standby_that_follows_is_no_news(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a moment behind whenever it is looked at, while the position stays before a long transaction."""
+    monkeypatch.setattr("connector.postgres.log.reader.POLL_SECONDS", 0.0)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    source.prepare()
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+    database.execute(create, (database.name,))
+    with standby_down(database), opened(source, source.begin_log(fresh=False)) as log:
+        database.execute(CATCH_UP)
+        with contextlib.closing(database.connect(autocommit=False)) as writer, writer.cursor() as cursor:
+            for n in range(5):
+                cursor.execute("INSERT INTO t VALUES (%s)", (n,))
+                database.execute("SELECT pg_current_xact_id()")  # flushes the log
+                log.read(0.1, 1 << 20)
+                database.execute(CATCH_UP)
+            assert log.behind_bytes
+        assert not caplog.messages
