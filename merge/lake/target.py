@@ -36,6 +36,10 @@ CHANGING = "changing"
 
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 WIDENING_PROPERTY = "delta.enableTypeWidening"
+WIDENING_FEATURES = ("typeWidening", "checkpointProtection")
+"""What features begin with of a table that may have files of a former type: who drops the first rewrites only
+those of the newest version, and Delta adds the other for as long as older ones can be read.
+"""
 SHAPES = ("changes", "history")
 """The shapes kept beside the current rows."""
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
@@ -342,7 +346,7 @@ def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     structs = {f.name: names for f in fields if (names := getattr(f.dataType, "names", None))}
     size = detail["numFiles"], detail["sizeInBytes"], tuple(detail.get("partitionColumns") or ())
     known = detail["id"], columns, dict(detail["properties"]), *size
-    widened = any(name.startswith("typeWidening") for name in detail.get("tableFeatures") or ())
+    widened = any(name.startswith(WIDENING_FEATURES) for name in detail.get("tableFeatures") or ())
     return TargetState(*known, clusters, detail["description"] or "", comments, structs, widened)
 
 

@@ -8,8 +8,9 @@ takes the column's new type for theirs:
   can't be read. Integers are checked.
 - Delta's statistics have a float as the shortest text, which as a double is another number.
 
-A feature of the table says whether columns may have been widened. The property of that name is only about
-what may still be: somebody may have turned it off.
+A feature of the table says whether columns may have been widened, or another one that it was dropped since,
+which rewrites no older version. The property of that name is only about what may still be: somebody may have
+turned it off.
 
 `WIDENED` is for the sessions of merges: Delta still skips files by decimals, and their own filters have no
 doubles; queries of views may, and so may other readers, in any session. `with_whole_filters` is for frames.
