@@ -22,7 +22,7 @@ from connector.errors import PreconditionError
 from merge.spark import log_store
 from merge.spark.class_archive import archiving, with_archive
 from merge.spark.gateway import end_java, last_lines, started
-from merge.spark.session_settings import ANY_VERSION, PLAIN, set_setting
+from merge.spark.session_settings import ANY_VERSION, EVERY_DAY, PLAIN, set_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,6 +214,7 @@ def local_settings(app_name: str, *, s3: S3Access | None, java_options: str = JA
     """Return Spark's settings for a driver on this machine with Delta, and with S3A if `s3` is given."""
     return {
         **SETTINGS,
+        **EVERY_DAY,
         **jar_settings(with_s3=s3 is not None),
         **s3_settings(s3),
         "spark.app.name": app_name,

@@ -100,7 +100,15 @@ Else one job's condition would hold of other rows than the next one's. A caller'
 the moment in which a condition is analyzed: its own queries in other threads would be evaluated so, too.
 """
 
-PLAIN = {**LITERAL, **JUDGING}
+EVERY_DAY = {"spark.sql.datetime.java8API.enabled": "true"}
+"""Spark hands Parquet the days and instants of a filter as they are.
+
+By Java's former classes, its default, the days from October 5 to 14, 1582, which their calendar skips, become
+others: a filter on one of them misses its rows. It counts when a query is run, so a caller's session has its
+own.
+"""
+
+PLAIN = {**LITERAL, **JUDGING, **EVERY_DAY}
 """The settings of the merge's own sessions."""
 
 MERGING = {**INTERPRETED, **LEAN, **IN_PARTS, **PLAIN, **STRICT}

@@ -2,8 +2,8 @@
 
 All mistakes are found before a merge writes anything. A mistake in the configuration alone (no query, a
 cycle) stops the merge. One that depends on the source's tables (an unknown name, or a table with the view's
-name) stops the merge only if the view has never been refreshed. So a mistake in a new view is reported at
-once, while a table that is dropped at the source later stops only the views that read it.
+name) stops the merge only if no cut has the view yet. So a mistake in a new view is reported at once, while
+a table that is dropped at the source later stops only the views that read it.
 """
 
 from __future__ import annotations

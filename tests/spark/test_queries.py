@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.config import Config
+from connector.config import Config, ViewConfig
 from connector.errors import TableError
 from connector.landing.format import manifest_path
-from merge import live, merge_once
+from merge import as_of, live, merge_once
 from merge.queries import as_printed
+from merge.spark.session_settings import EVERY_DAY, applied_settings
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert, row
 from tests.support.spark.clocks import driver_in
@@ -111,6 +112,24 @@ def test_filters_on_a_key_find_nan(zone: Zone) -> None:
     assert zone.merge().exact
     assert land(20, ("update", 1.0, "c"), ("update", nan, "d")) == [["d"]] * 3
     assert land(30, ("update", 1.0, "e"), ("delete", nan, None)) == [[]] * 3
+
+
+def test_filters_find_the_days_that_java_skipped(zone: Zone) -> None:
+    """Its former classes have no days from October 5 to 14, 1582: each became another one."""
+    spark, sql = zone.spark, "SELECT day FROM days WHERE day = DATE'1582-10-10'"
+    zone.config = zone.config.model_copy(update={"views": {"one": ViewConfig(sql=sql)}})
+    days = schema_of("public.days", ("day",), day="date", at="timestamp")
+    zone.landed.table(days)
+    at = datetime(1582, 10, 10, 1, 2, 3, tzinfo=timezone.utc)
+    event = Event("insert", 5, 0, {"day": at.date(), "at": at})
+    zone.landed.commit(10, [zone.landed.log(days, [event])])
+    wanted = ("day = DATE'1582-10-10'", "at = TIMESTAMP'1582-10-10 01:02:03Z'")
+    assert [live(spark, zone.config, "public.days").where(each).count() for each in wanted] == [1, 1]
+    with applied_settings(spark, dict.fromkeys(EVERY_DAY, "false")):  # merges have their own
+        assert zone.merge().exact
+    assert spark.table(f"delta.`{zone.folder}/lake/views/one`").count() == 1
+    found = as_of(spark, zone.config)["public.days"]
+    assert [found.where(each).count() for each in wanted] == [1, 1]
 
 
 def test_instants_at_either_end_of_time_are_printed(zone: Zone) -> None:
