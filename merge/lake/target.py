@@ -37,9 +37,8 @@ CHANGING = "changing"
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 WIDENING_FEATURES = ("typeWidening", "checkpointProtection")
-"""What features begin with of a table that may have files of a former type: who drops the first rewrites only
-those of the newest version, and Delta adds the other for as long as older ones can be read.
-"""
+"""What features begin with of a table with files of a former type. Whoever drops the first rewrites only the
+newest version, and Delta adds the other one."""
 SHAPES = ("changes", "history")
 """The shapes kept beside the current rows."""
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
