@@ -1,9 +1,10 @@
 """The server: its kind (detected, never configured), binary log files, and sessions on it.
 
-Invariant: what is known of a session's server holds while that session lives. Reopened, it may lead to
-another server, possibly of another database: nothing is written there, and no log begun, before that is
-checked. Invariant: a position (`pack_binlog_position`) is only made from offsets below 4 GiB. A file exceeds
-that only within one transaction, after which the server moves on to the next file.
+Invariant: what is known of a session's server holds while that session lives, but for MariaDB's ids, which
+may be changed (`SET GLOBAL gtid_domain_id`). Reopened, it may lead to another server, possibly of another
+database: nothing is written there, and no log begun, before that is checked. Invariant: a position
+(`pack_binlog_position`) is only made from offsets below 4 GiB. A file exceeds that only within one
+transaction, after which the server moves on to the next file.
 """
 
 from __future__ import annotations

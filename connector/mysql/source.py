@@ -433,6 +433,7 @@ class MysqlSource:
             with driver_errors("identifying the server"):
                 found = find_server(connection)
             if found.uuid != server.uuid:
+                self._session.close()  # else it would name the former server for as long as it lives
                 raise TransientError(f"source.url points to server {found.uuid} now, not to {server.uuid}")
         except BaseException:
             close(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,8 +13,11 @@ from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql.failover import missing, shares_history
 from connector.mysql.server import find_server
 from connector.mysql.state_tables import StateTables
+from connector.source import Failover
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.source.mysql_source import source_of
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import opened, ops
+from tests.support.source.replication import own_server
 
 FOREIGN = "aaaaaaaa-0000-11ef-8000-000000000001:1-9", "bbbbbbbb-0000-11ef-8000-000000000002:1-3:tag:5"
 
@@ -67,6 +71,26 @@ def test_a_session_that_was_reopened_since_its_server_was_checked_writes_nothing
     assert source.check_resumable(point) is None
     steps[step]()
     source.close()
+
+
+@pytest.mark.parametrize("setting", ["gtid_domain_id = 7", "server_id = 70"])
+def test_a_server_whose_ids_are_changed_while_it_runs_is_read_on(servers_folder: Path, setting: str) -> None:
+    """The session that lives knows the former ids, and each new one the new ones."""
+    with own_server("mariadb", servers_folder, 1) as server:
+        database = MysqlDatabase(server, "ids")
+        MysqlDatabase(server, "").execute("CREATE DATABASE ids")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        source = source_of(database)
+        source.prepare()
+        point = source.begin_log(fresh=False)
+        source.open_log(1, point).close()
+        database.execute(f"SET GLOBAL {setting}", "INSERT INTO t VALUES (1)")
+        with pytest.raises(TransientError, match="points to server"):
+            source.open_log(1, point)
+        found = source.check_resumable(point)
+        assert isinstance(found, Failover)
+        with opened(source, found.resume_point) as log:
+            assert ops(read_all(database, log), "id") == [("insert", 1)]
 
 
 @pytest.mark.parametrize("size", [1, 2])
