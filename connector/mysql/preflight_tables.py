@@ -30,7 +30,7 @@ from connector.mysql.catalog import (
 from connector.mysql.connection import brief_wait, code_of, is_transient, quote, rows, text_of
 from connector.mysql.definitions.column_rights import granted_by_column, refuse_hidden
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
-from connector.mysql.definitions.layouts import TRANSACTIONAL, Definition, layout_now
+from connector.mysql.definitions.layouts import Definition, layout_now, why_unfit
 from connector.mysql.definitions.session_values import compares_texts_with_dates, depends_on_settings
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
@@ -175,14 +175,10 @@ def _check_readable(context: CheckContext, facts: TableFacts) -> Finding | None:
 
 
 def _check_engine(facts: TableFacts) -> Finding | None:
-    """Check what stores the rows: only a transactional engine has snapshots."""
-    name, formatted = f"table {facts.table}", qualified(facts.table)
-    if facts.engine not in TRANSACTIONAL:
-        return Finding(
-            name, "failed", f"uses engine {facts.engine}, which has no snapshots",
-            f"ALTER TABLE {formatted} ENGINE = InnoDB; or add it to source.exclude",
-        )  # fmt: skip
-    return None
+    """Check what stores the rows."""
+    fix = f"ALTER TABLE {qualified(facts.table)} ENGINE = InnoDB; or add it to source.exclude"
+    why = why_unfit(facts.engine)
+    return Finding(f"table {facts.table}", "failed", why, fix) if why else None
 
 
 def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:

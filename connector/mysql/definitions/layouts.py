@@ -41,8 +41,6 @@ from connector.mysql.log.transaction import NativeKeys
 from connector.mysql.server import Server
 from connector.schema import TableName
 
-TRANSACTIONAL = ("InnoDB", "ROCKSDB")
-
 _TYPE = COLUMN_FIELDS.index("column_type")
 _IN_KEY = COLUMN_FIELDS.index("column_key = 'PRI'")
 _VIRTUAL = len(COLUMN_FIELDS)
@@ -197,12 +195,21 @@ def layouts_of(
 def _misfit(facts: TableFacts, cascades: Cascades) -> TableError | None:
     """Return what prevents exact capture of a table, whatever its layout."""
     table, formatted = facts.table, qualified(facts.table)
-    if facts.engine not in TRANSACTIONAL:
-        return TableError(
-            table,
-            f"it uses engine {facts.engine}, which has no snapshots",
-            hint=f"ALTER TABLE {formatted} ENGINE = InnoDB",
-        )
+    if why := why_unfit(facts.engine):
+        return TableError(table, f"it {why}", hint=f"ALTER TABLE {formatted} ENGINE = InnoDB")
     if names := cascades.of(table):
         return cascading_table(table, names)
     return None
+
+
+def why_unfit(engine: str | None) -> str | None:
+    """Return why tables of an engine can't be captured exactly; None if they can.
+
+    MyRocks has snapshots. But its rows expire (``ttl_duration``), it keeps rows of transactions that were
+    rolled back (``rocksdb_commit_in_the_middle``, ``rocksdb_bulk_load``), and nothing shows that a table was
+    rebuilt.
+    """
+    if engine == "InnoDB":
+        return None
+    lacks = "whose rows may change without any log" if engine == "ROCKSDB" else "which has no snapshots"
+    return f"uses engine {engine}, {lacks}"
