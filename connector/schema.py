@@ -87,6 +87,16 @@ class Column:
         body = {"name": self.name, "source_type": self.source_type, "type": self.type}
         return body if self.mask is None else {**body, "mask": self.mask}
 
+    def is_rewritten_as(self, after: Column) -> bool:
+        """Return whether a type change may have changed values or their texts; a longer varchar doesn't."""
+        return self._bare() != after._bare()
+
+    def _bare(self) -> tuple[str, str, str | None]:
+        source_type = self.source_type
+        if not source_type.startswith(("date", "time")):  # fewer digits of seconds round; more: zero dates
+            source_type = re.sub(r"\(.*\)", "", source_type, flags=re.DOTALL)  # members may hold parentheses
+        return source_type, self.type, self.mask
+
 
 @dataclass(frozen=True)
 class TableSchema:
@@ -136,6 +146,17 @@ class TableSchema:
 
 Layouts = Mapping[TableName, TableSchema]
 """Of each table, its layout at one moment."""
+
+Traits = Mapping[str, str]
+"""What the catalog shows of a table's columns, by name, and the log does not, in the source's own words."""
+
+
+class KnownTables(NamedTuple):
+    """What is known of tables as of a position in the log; of a table without `traits`, none are known."""
+
+    layouts: Layouts
+    traits: Mapping[TableName, Traits]
+
 
 COMMENT_CHARACTERS = 4000
 """The most characters of a comment that land: more than catalogs take, and PostgreSQL has no limit."""

@@ -24,7 +24,7 @@ from connector.errors import TableError
 from connector.landing.event_batch import Decoded
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
 from connector.logged_table import ColumnLook, LoggedTable, Positions
-from connector.schema import Layouts, TableComments, TableName, TableSchema
+from connector.schema import KnownTables, TableComments, TableName, TableSchema, Traits
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Failover:
 class PreparedSource:
     """What was added to an existing log, and the xid barrier (lsn 0) for earlier transactions.
 
-    Those may have written to a table and committed before the log began to carry it. The barrier is set even
-    if nothing was added now, since it may have been added just before a crash.
+    Those may have written to a table and committed before the log carried it. The barrier is set even if
+    nothing was added now, since it may have been just before a crash.
     """
 
     added: tuple[TableName, ...] = ()
@@ -111,8 +111,7 @@ class UnloggedChange:
 class TableListing(NamedTuple):
     """The tables that the configuration names: layouts, and why the others are unfit.
 
-    `busy`: tables that can't be examined now because other sessions hold locks on them; a later check finds
-    them.
+    `busy`: tables that other sessions keep locked, so they can't be examined now; a later check finds them.
     """
 
     schemas: list[TableSchema]
@@ -137,13 +136,13 @@ class TableListing(NamedTuple):
 class CatalogSnapshot:
     """The tables that can be captured, each with its fingerprint, and a position in the log after the check.
 
-    `begun`: a position before the check, which may not show what changed after that.
-    A fingerprint covers everything that changes a table's rows or its capture without a trace in the log.
-    `existing`: these tables, plus configured ones that exist but can't be captured (`unfit`), or can't be
-    examined now because other sessions hold locks on them (`busy`; nothing is known of these). `unprepared`:
-    tables whose changes the log carries only after `Source.prepare`. `columns`: the columns that land, if the
-    log does not show every layout change. `comments`: of those tables in `tables` that have any; as they are
-    no part of a layout or a fingerprint, nothing else follows from them. `look`: their columns.
+    `begun`: a position before the check, which may not show what changed after that. A fingerprint covers
+    everything that changes a table's rows or its capture without a trace in the log. `existing`: these tables
+    and configured ones that exist but can't be captured (`unfit`), or that other sessions have locked
+    (`busy`; nothing is known of these). `unprepared`: those whose changes the log carries only after
+    `Source.prepare`. `columns`: those that land, if the log does not show every layout change. `comments`: of
+    those in `tables` that have any; as they are no part of a layout or a fingerprint, nothing else follows
+    from them. `look`: their columns. `traits`: of those of which they matter, as of a moment of the check.
     """
 
     tables: Mapping[TableName, str]
@@ -156,6 +155,7 @@ class CatalogSnapshot:
     begun: int = 0
     comments: Mapping[TableName, TableComments] = field(default_factory=dict)
     look: ColumnLook = field(default_factory=ColumnLook)
+    traits: Mapping[TableName, Traits] = field(default_factory=dict)
 
 
 class Segment(Protocol):
@@ -434,10 +434,10 @@ class Source(Protocol):
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
         """Return why the log after `resume_point` is incomplete, or a failover; None if it can be read."""
 
-    def open_log(self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None) -> LogReader:
+    def open_log(self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None) -> LogReader:
         """Open the log after a resume point; later transactions that are in its `gtids` are skipped.
 
-        `layouts`: as last landed; of a column, they may tell what a log lacks, and the catalog no longer has.
+        `known`: as of there; it may tell what a log lacks of a column, and the catalog no longer has.
         """
 
     def open_tables(self) -> TableReader:

@@ -240,6 +240,7 @@ def repair_unlogged(
     """
     quarantine_unfit(tables, catalog_snapshot)
     tables.note_names(catalog_snapshot.look)
+    tables.traits.note_check(catalog_snapshot, tables.states)
     seen = {
         name: fingerprint
         for name, fingerprint in catalog_snapshot.tables.items()
@@ -266,6 +267,26 @@ def repair_unlogged(
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
         _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
     dumps.start_unblocked(source.position_past_barrier)
+
+
+def settle_traits(tables: Tables, dumps: DumpQueue, number: int, position: int) -> set[TableName]:
+    """Record the traits of columns that count at a position; return tables for which to open the log anew.
+
+    Those changed without a statement in the log, which may have been misread since: they are dumped again.
+    """
+    changed = set()
+    for name, traits in tables.traits.take(position, tables.states).items():
+        if tables.states[name].traits is not None and tables.states[name].state == "captured":
+            log.warning("%s: %s; rereading its rows", name, _TRAITS_CHANGED)
+            tables.notice(name, "gap", f"{_TRAITS_CHANGED}: dumping it again")
+            changed.add(name)
+            if tables.has_key(name):
+                _queue_repair(dumps, name, number, position, None)
+        tables.update(name, traits=dict(traits))
+    return changed
+
+
+_TRAITS_CHANGED = "its definition changed without a statement in the log"
 
 
 def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, barrier: int | None) -> None:

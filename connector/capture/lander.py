@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from connector.errors import FormatError
 from connector.figures.progress import Progress
-from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
+from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined
 from connector.landing.format import CDC, DELETE, UPDATE, comments_path, schema_path
 from connector.landing.manifest import LandedFile, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
@@ -50,7 +50,7 @@ class LandedSegment:
     events: Counter[tuple[TableName, str]] = field(default_factory=Counter)
     before_images: dict[TableName, str | None] = field(default_factory=dict)
     logged: list[LoggedTable] = field(default_factory=list)
-    renamed: list[ColumnsRenamed] = field(default_factory=list)
+    redefined: list[TableRedefined] = field(default_factory=list)
 
     @property
     def position(self) -> int:
@@ -75,7 +75,7 @@ class LandedSegment:
         self.layouts += later.layouts
         self.quarantined += later.quarantined
         self.logged += later.logged
-        self.renamed += later.renamed
+        self.redefined += later.redefined
         self.events += later.events
         for table, hint in later.before_images.items():
             self._note_before_images(table, hint)
@@ -152,8 +152,8 @@ class Lander:
                 if isinstance(batch, QuarantineNotice):
                     landed.quarantined.append(batch)
                     continue
-                if isinstance(batch, ColumnsRenamed):
-                    landed.renamed.append(batch)
+                if isinstance(batch, TableRedefined):
+                    landed.redefined.append(batch)
                     continue
                 if newest.get(batch.schema.table) != batch.schema.id:
                     newest[batch.schema.table] = batch.schema.id

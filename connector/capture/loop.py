@@ -32,10 +32,12 @@ from connector.capture.catalog_changes import (
     land_new_comments,
     repair_unlogged,
     require_some_named,
+    settle_traits,
     start_capturing,
     stop_capturing,
 )
 from connector.capture.catalog_watcher import CatalogWatcher
+from connector.capture.column_traits import known_tables
 from connector.capture.dumps.tasks import FinishedChunk
 from connector.capture.dumps.workers import DumpWorkers
 from connector.capture.gaps import check_for_gap, recorded, resume_point_of
@@ -50,7 +52,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, LogOffError, RequestError
 from connector.figures.progress import Progress
 from connector.figures.source_load import LoadGauge, LoadWatcher
-from connector.landing.manifest import LandedFile, Manifest
+from connector.landing.manifest import DumpKind, LandedFile, Manifest
 from connector.schema import TableName
 from connector.signals import SignalEvent
 from connector.source import CatalogSnapshot, LogReader, Source
@@ -206,7 +208,8 @@ class Capture:
             self._names_changed = False
         self._prepare_new_and_released()
         newest = self._manifest_history.newest
-        reader = self._source.open_log(newest.epoch, resume_point_of(newest), self._tables.schemas)
+        known = known_tables(self._tables.schemas, newest)
+        reader = self._source.open_log(newest.epoch, resume_point_of(newest), known)
         if not reader.unbroken:
             self._dumps.requeue_uncommitted()
         self._dumps.log_opened()
@@ -346,8 +349,8 @@ class Capture:
         )
 
     def _has_news(self) -> bool:
-        news = self._intake.news or self._dumps.news or self._tables.comments_news
-        return news or bool(self._workers.quarantined)
+        news = self._intake.news or self._dumps.news or bool(self._workers.quarantined)
+        return news or self._tables.has_news(self._manifest_history.newest.position)
 
     def _land(self, reader: LogReader, landings: Landings) -> None:
         """Hand what was read to the landing thread: whole transactions, and parts of one too large."""
@@ -376,7 +379,7 @@ class Capture:
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
-        self._tables.note_renames(landed.renamed, self.config)
+        self._tables.note_redefined(landed.redefined, self.config)
         if not self._hidden_columns.withhold(landed, chunks, newest, self.config):
             return False
         last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
@@ -386,6 +389,7 @@ class Capture:
         for schema, changed in landed.layouts:
             self._repair(self._tables.adopt(schema, changed), number, changed)
         self._tables.note_before_images(landed.before_images)
+        self._tables_to_start |= settle_traits(self._tables, self._dumps, number, landed.position)
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = [*self._tables.landing(landed.files), *self._claim_chunks(landed, chunks, number)]
         if forget_contradicted_checks(
@@ -413,13 +417,9 @@ class Capture:
         """Queue a dump that is certain to see the layout change: earlier rows would lack values."""
         if repair is None:
             return
-        if repair.columns is None:
-            self._dumps.add(repair.table, manifest=number, reason="repair", floor=changed)
-        else:
-            where = self._source.any_not_null(repair.columns)
-            self._dumps.add(
-                repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
-            )
+        where = None if repair.columns is None else self._source.any_not_null(repair.columns)
+        kind: DumpKind = "full" if where is None else "where"
+        self._dumps.add(repair.table, manifest=number, kind=kind, where=where, reason="repair", floor=changed)
 
     def _claim_chunks(
         self, landed: LandedSegment, judged: Sequence[FinishedChunk], number: int

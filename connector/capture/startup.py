@@ -119,6 +119,7 @@ def _begin(
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
     tables.note_names(catalog_snapshot.look)
+    tables.traits.note_check(catalog_snapshot, tables.states)
     land_new_comments(tables, lander, catalog_snapshot, 1)
     manifest_history.begin(
         source.identity().model_copy(update={"server": resume_point.server}),

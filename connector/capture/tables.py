@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,11 +23,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from connector.capture.column_looks import ColumnLooks
+from connector.capture.column_traits import ColumnTraits
 from connector.capture.dumps.needs import DumpNeeds
 from connector.config import Config, TableConfig
 from connector.errors import TableError
 from connector.landing.column_names import ColumnNames
-from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
+from connector.landing.event_batch import QuarantineNotice, TableRedefined
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
 from connector.logged_table import ColumnLook
 from connector.masking.columns import check_renamed, landed_masked
@@ -65,6 +65,7 @@ class Tables:
     comments_news: bool = False
     former_names: dict[TableName, ColumnNames] = field(default_factory=dict)
     looks: ColumnLooks = field(default_factory=ColumnLooks)
+    traits: ColumnTraits = field(default_factory=ColumnTraits)
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
@@ -151,7 +152,7 @@ class Tables:
         before = {c.name: c for c in known.columns} if known else {}
         added = tuple(c.name for c in schema.columns if c.name not in before)
         dropped = sorted(before.keys() - {c.name for c in schema.columns})
-        changed = [c.name for c in schema.columns if c.name in before and _rewritten(before[c.name], c)]
+        changed = [c.name for c in schema.columns if c.name in before and before[c.name].is_rewritten_as(c)]
         moved = self._renamed_among_themselves(list(before), [c.name for c in schema.columns])
         for verb, names in (
             ("added", added),
@@ -192,6 +193,9 @@ class Tables:
         """Forget where layouts were seen: positions of different epochs can't be compared."""
         self._adopted_at.clear()
         self.looks.forget()
+        self.traits.forget()
+        for table in self.states:
+            self.update(table, traits=None)
         self.note_landed(sys.maxsize)
         self.former_names = {table: its.landed(sys.maxsize) for table, its in self.former_names.items()}
 
@@ -262,12 +266,16 @@ class Tables:
             self.notice(shown.table, "quarantined", shown.reason)
         self.quarantine_unfit(shown, lsn)
 
-    def note_renames(self, found: Iterable[ColumnsRenamed], config: Config) -> None:
-        """Remember the names that columns have been given in the log, also of quarantined tables.
+    def note_redefined(self, found: Iterable[TableRedefined], config: Config) -> None:
+        """Remember which tables the log redefines, also quarantined ones, and the names given to columns.
 
         Quarantines a table in which a column that lands masked has been given the name of one that doesn't.
         """
-        for each in (each for each in found if each.table in self.states):
+        known = [each for each in found if each.table in self.states]
+        self.traits.note_redefined(known)
+        for table in {each.table for each in known}:
+            self.update(table, traits=None)
+        for each in (each for each in known if each.names):
             names = (self.states[each.table].column_names or ColumnNames()).told(each.names)
             self.update(each.table, column_names=names)
             try:
@@ -365,6 +373,10 @@ class Tables:
         """Report something to people in the next manifest."""
         self.notices.append(Notice(table=table, kind=kind, text=text, at=datetime.now(timezone.utc)))  # type: ignore[arg-type]
 
+    def has_news(self, position: int) -> bool:
+        """Return whether a manifest at a position has news of tables that land without rows."""
+        return self.comments_news or self.traits.is_due(position)
+
     def take_notices(self) -> list[Notice]:
         """Hand over the notices for a manifest."""
         taken, self.notices = self.notices, []
@@ -433,16 +445,3 @@ NOT_WHOLE = "its before-images lack columns, since the log does"
 
 HINT = "fix the table if needed"
 """The command that dumps it is added."""
-
-
-def _rewritten(before: object, after: object) -> bool:
-    """Return whether a type change may have changed values or their texts; a longer varchar doesn't."""
-    return _bare(before) != _bare(after)
-
-
-def _bare(column: object) -> tuple[str, str, str | None]:
-    source_type, type_ = getattr(column, "source_type", ""), getattr(column, "type", "")
-    mask = getattr(column, "mask", None)
-    if source_type.startswith(("date", "time")):  # fewer digits of seconds round; more change a zero date
-        return source_type, type_, mask
-    return re.sub(r"\(.*\)", "", source_type, flags=re.DOTALL), type_, mask  # members may hold parentheses

@@ -117,15 +117,18 @@ class QuarantineNotice:
 
 
 @dataclass(frozen=True)
-class ColumnsRenamed:
-    """A statement in the log that renames columns of a table; `names`: the former name and the new one."""
+class TableRedefined:
+    """A statement in the log that changes a table's definition, perhaps in ways that the log does not show.
+
+    `names`: of columns that it renames, the former name and the new one.
+    """
 
     table: TableName
     lsn: int
-    names: tuple[tuple[str, str], ...]
+    names: tuple[tuple[str, str], ...] = ()
 
 
-Decoded = EventBatch | QuarantineNotice | ColumnsRenamed
+Decoded = EventBatch | QuarantineNotice | TableRedefined
 """What a segment of the log decodes into."""
 
 

@@ -6,7 +6,7 @@ Invariants:
 - `position` is a transaction boundary: every event at or before it, of every captured table, is named by this
   or an earlier manifest, and none after it is (except chunk rows, whose high watermark is at or before it).
 - `gtids`: the transactions executed up to `position`, in the source's notation; by them, another server's log
-  can continue the history. `gtids_needed` leaves out the agent's own writes at their end, if there are any.
+  can continue the history. `gtids_needed` leaves out the agent's own writes at their end.
 - `last_commit` is the last transaction of the epoch at or before `position`, in any table; None if there was
   none yet. It distinguishes the log that was read from another one with the same positions.
 - `pending_gap`: why the log after `position` is lost, if that was found before a new epoch could begin. The
@@ -14,7 +14,7 @@ Invariants:
 - Each manifest carries the whole state (tables, dumps, commits not yet visible), so a start reads only the
   newest one. `connector.landing.manifest_object` says how it is stored without growing with them.
 
-This module defines the format only, and does no I/O; `connector.landing.manifest_store` creates the objects.
+Only the format, without I/O; `connector.landing.manifest_store` creates the objects.
 """
 
 from __future__ import annotations
@@ -291,15 +291,14 @@ class DumpNeed(_Part):
 class TableState(_Part):
     """What the agent knows of one table. A quarantined table lands nothing until a full dump of it.
 
-    `schema_id` is absent while the table has never had a layout that can be captured. `reason`, `hint`: why
-    it is quarantined or, if it is captured, why its before-images are incomplete. `fingerprint`: the catalog
-    watcher's last view of all that the log does not show. `dumped` becomes true with the manifest that
-    commits the last chunk of its first full dump, and is false while there is a `need`. `full_dump`: the last
-    one completed, by position: a chunk from before it may still be committed. `dropped`: columns that it once
-    had, in lower case; the lake still holds their old values. `gaps` (epoch, floor): log from before that did
-    not land, or did not show all changes, and no full dump from after that had ended by the manifest before.
-    `reported_upto` (epoch, position): where capture of a table without a key began, or a check last reported
-    a gap of it. `schema_since`: the manifest that adopted this layout. `comments`: their id.
+    `schema_id` is absent while it has never had a layout that can be captured; `schema_since`: the manifest
+    that adopted it. `reason`, `hint`: why it is quarantined or, if captured, why its before-images lack
+    something. `fingerprint`: the catalog watcher's last view of all that the log does not show. `dumped`: its
+    first full dump is complete, and there is no `need`. `full_dump`: the last complete one, by position: a
+    chunk from before it may still be committed. `dropped`: columns that it once had, in lower case; the lake
+    still holds their old values. `gaps` (epoch, floor): log from before that did not land, or did not show
+    all changes, and no full dump from after that had ended by the manifest before. `reported_upto` (epoch,
+    position): where capture of a table without a key began, or a gap was last reported. `traits`: of then.
 
     Replaced, never modified, so comparing it with a manifest's shows whether the table's state has changed.
     """
@@ -320,6 +319,7 @@ class TableState(_Part):
     comments: str | None = None
     column_names: ColumnNames | None = None
     reported_upto: tuple[int, int] | None = None
+    traits: dict[str, str] | None = None
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -361,8 +361,8 @@ class LastCommit(_Part):
 class InvisibleCommit(_Part):
     """A commit at or before the manifest's position that a later snapshot did not show yet.
 
-    `lsn` 0: an xid barrier. Transactions with a lower xid (64 bits here) may have committed before the epoch
-    began, or before a table was published, and chunks wait until all of them have ended.
+    `lsn` 0: an xid barrier: transactions with a lower xid (64 bits) may have committed before the epoch or a
+    table's publication, and chunks wait until all have ended.
     """
 
     xid: int

@@ -19,7 +19,7 @@ from connector.errors import RequestError, TableError, TransientError
 from connector.landing.event_batch import Decoded, EventBatch, QuarantineNotice
 from connector.logged_table import LoggedTable
 from connector.masking.columns import LandedColumns
-from connector.schema import Layouts, TableComments, TableName, TableSchema
+from connector.schema import KnownTables, TableComments, TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Chunk,
@@ -104,7 +104,9 @@ class _MaskedSource(_Wrapper):
         found: CatalogSnapshot = self._inner.check_catalog(known)
         columns = {table: self._selected(table, names) for table, names in found.columns.items()}
         comments = {table: self._without_others(its) for table, its in found.comments.items()}
-        return replace(found, columns=columns, comments=comments)
+        selected = {table: self._selected(table, frozenset(its)) for table, its in found.traits.items()}
+        traits = {table: {n: found.traits[table][n] for n in names} for table, names in selected.items()}
+        return replace(found, columns=columns, comments=comments, traits=traits)
 
     def _without_others(self, found: TableComments) -> TableComments:
         """Leave out the comments of columns that don't land."""
@@ -118,9 +120,9 @@ class _MaskedSource(_Wrapper):
         landed = self._masked.of(table)
         return names if landed is None else frozenset(filter(landed.settings.selects, names))
 
-    def open_log(self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None) -> LogReader:
+    def open_log(self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None) -> LogReader:
         """Open the log. A layout as it landed names the source's types of masked columns, too."""
-        log = self._inner.open_log(epoch, resume_point, layouts)
+        log = self._inner.open_log(epoch, resume_point, known)
         return cast(LogReader, _MaskedLog(log, self._masked))
 
     def open_tables(self) -> TableReader:

@@ -152,7 +152,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
         found = _opened(
             connection,
             f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {IS_ROW_END},"
-            f" coalesce(column_default, 'NULL') <> 'NULL', {_IS_STORED}"
+            f" {HAS_DEFAULT}, {_IS_STORED}"
             f" FROM information_schema.columns WHERE {table_condition(table)}",
         )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
@@ -160,6 +160,9 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
 
 IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
 """Whether the column ends a row's version: a SELECT shows only current rows, so no key needs it."""
+
+HAS_DEFAULT = "coalesce(column_default, 'NULL') <> 'NULL'"
+"""Whether the column has a default other than null."""
 
 _IS_STORED = "extra LIKE '%STORED GENERATED%' AND coalesce(generation_expression, '') NOT LIKE 'ROW %'"
 """Whether the column is computed and stored; not by the server as it begins or ends a row's version."""

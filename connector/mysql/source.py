@@ -54,7 +54,7 @@ from connector.mysql.server import (
 from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.mysql.table_ids import TableIds, with_notes
 from connector.position import Position, pack_binlog_position, unpack_binlog_position
-from connector.schema import Layouts, TableName
+from connector.schema import KnownTables, TableName
 from connector.source import (
     CatalogSnapshot,
     Failover,
@@ -168,6 +168,7 @@ class MysqlSource:
                 raise TransientError("the catalog session is on another server than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
             noted = self._state_tables.unlogged(connection)
+            begun = position_of(*end_of_log(connection, server))
             busy: set[TableName] = set()  # locked by others for long; a later check examines them
             found = catalog.find_tables(connection, self._config, busy)
             self._definitions.keep_only({facts.table for facts in found})
@@ -185,9 +186,11 @@ class MysqlSource:
         unfit = {p.table: UnfitTable(p.reason, p.hint or "") for x in layouts if (p := x.problem) is not None}
         existing = frozenset(facts.table for facts in found)
         comments = {x.table: x.comments for x in layouts if x.comments is not None and not x.comments.empty}
+        traits = {x.table: x.traits for x in layouts if x.traits is not None and server.mariadb}
         return CatalogSnapshot(
-            fingerprints, position, existing, unfit, busy=frozenset(busy), begun=position, comments=comments
-        )
+            fingerprints, position, existing, unfit, busy=frozenset(busy), begun=begun, comments=comments,
+            traits=traits,
+        )  # fmt: skip
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""
@@ -321,7 +324,7 @@ class MysqlSource:
         return lacking
 
     def open_log(
-        self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None
+        self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None
     ) -> MysqlLogReader:
         """Open the log after a resume point; skips later transactions that are in its `gtids`."""
         connection, server = self._checked(), self._session.server
@@ -347,7 +350,8 @@ class MysqlSource:
                 self._state_tables.note_again(connection)
             self._begun = None if recorded else self._begun
         file = files[number].name
-        self._reader = self._open(server, file, epoch, resume_point, layouts or {}, writable=writable)
+        known = known or KnownTables({}, {})
+        self._reader = self._open(server, file, epoch, resume_point, known, writable=writable)
         return self._reader
 
     def _open(
@@ -356,13 +360,13 @@ class MysqlSource:
         file: str,
         epoch: int,
         resume_point: ResumePoint,
-        layouts: Layouts,
+        known: KnownTables,
         *,
         writable: bool,
     ) -> MysqlLogReader:
         side = self._connect_to(server)
         try:
-            captured = captured_schemas(side, server, self._config, self._tables, self._listed, layouts)
+            captured = captured_schemas(side, server, self._config, self._tables, self._listed, known)
             offset = unpack_binlog_position(resume_point.position)[1]
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.

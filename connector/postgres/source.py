@@ -47,7 +47,7 @@ from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.unpublished import Unpublished
 from connector.postgres.visibility import Visibility
-from connector.schema import Layouts, TableName
+from connector.schema import KnownTables, TableName
 from connector.source import (
     CatalogSnapshot,
     Failover,
@@ -303,7 +303,7 @@ class PostgresSource:
         return f"the server is on timeline {theirs}, which {left} {read}"
 
     def open_log(
-        self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None
+        self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None
     ) -> PostgresLogReader:
         """Open the log after a resume point, once the slot's previous user has released it.
 

@@ -16,7 +16,7 @@ from connector.landing.format import misnamed
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.logged_table import ColumnLook, LoggedTable, Positions
 from connector.postgres.visibility import Visibility
-from connector.schema import Layouts, TableName, TableSchema
+from connector.schema import KnownTables, TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Finding,
@@ -213,7 +213,7 @@ class MemorySource:
         )
 
     def open_log(
-        self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None
+        self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None
     ) -> MemoryLogReader:
         """Open the log; like PostgreSQL, not before what its slot has confirmed."""
         self.reach("open_log")

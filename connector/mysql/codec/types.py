@@ -191,6 +191,11 @@ def decimal_width(precision: int, scale: int) -> int:
     return sum(width for _, width in decimal_words(precision, scale))
 
 
+def has_alias(name: str) -> bool:
+    """Return whether a COLUMN_TYPE is one that MariaDB's log shows as a binary."""
+    return name in ALIASES or _VECTOR.fullmatch(name) is not None
+
+
 def as_alias(type_: ColumnType, *names: str) -> ColumnType:
     """Return the MariaDB type of a binary: the first that it can be of those with these names, or its own.
 

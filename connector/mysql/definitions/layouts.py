@@ -24,6 +24,7 @@ from connector.config import TableConfig
 from connector.errors import TableError
 from connector.mysql.catalog import (
     COLUMN_FIELDS,
+    IS_ROW_END,
     LOCKED,
     TableFacts,
     existing,
@@ -36,14 +37,15 @@ from connector.mysql.catalog import (
 from connector.mysql.connection import code_of
 from connector.mysql.definitions.digests import COLUMNS, INDEXES, digest_of, read_digests, read_rows
 from connector.mysql.definitions.foreign_keys import Cascades, cascading_table
-from connector.mysql.log.schema_cache import ResolvedLayout
+from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, traits_of
 from connector.mysql.log.transaction import NativeKeys
 from connector.mysql.server import Server
 from connector.schema import TableName
 
 _TYPE = COLUMN_FIELDS.index("column_type")
 _IN_KEY = COLUMN_FIELDS.index("column_key = 'PRI'")
-_VIRTUAL = len(COLUMN_FIELDS)
+_ROW_END = COLUMN_FIELDS.index(IS_ROW_END)
+_VIRTUAL, _DEFAULT = len(COLUMN_FIELDS), len(COLUMN_FIELDS) + 1
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,14 @@ def _definition(
     layout = layout_from(connection, table, columns, _primary_key(indexed), settings)
     if problem := misidentified(layout, indexed):
         layout = ResolvedLayout(table, None, None, problem)
+    if layout.table_map is not None and layout.schema is not None:
+        key = {*layout.table_map.key, *layout.schema.key}
+        layout = layout._replace(traits=traits_of({row[0]: _noted(row) for row in rows}, key))
     return Definition(layout, any(row[_VIRTUAL] for row in rows))
+
+
+def _noted(row: Sequence[Any]) -> NotedColumn:
+    return NotedColumn(str(row[_TYPE]).lower(), *(bool(row[at]) for at in (_VIRTUAL, _ROW_END, _DEFAULT)))
 
 
 def layout_now(

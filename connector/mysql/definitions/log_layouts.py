@@ -14,7 +14,7 @@ from connector.mysql.connection import driver_errors
 from connector.mysql.definitions.foreign_keys import cascading_in_catalog
 from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout
 from connector.mysql.server import Server
-from connector.schema import Layouts, TableName
+from connector.schema import KnownTables, TableName
 
 
 def captured_schemas(
@@ -23,11 +23,11 @@ def captured_schemas(
     config: SourceConfig,
     settings: Mapping[TableName, TableConfig],
     listed: set[TableName],
-    landed: Layouts,
+    known: KnownTables,
 ) -> CapturedSchemas:
     """Return the log's tables for its reader, which keeps using the connection.
 
-    `listed`: the tables known so far; those that are found now are added. `landed`: their last layouts.
+    `listed`: the tables known so far; those that are found now are added. `known`: as of where it begins.
     """
 
     def noted(table: TableName) -> Mapping[str, NotedColumn]:
@@ -45,6 +45,6 @@ def captured_schemas(
     with driver_errors("listing the tables"):
         listed |= {facts.table for facts in catalog.find_tables(connection, config, set())}
     return CapturedSchemas(
-        config, settings, listed, noted, layout, cascading, landed,
+        config, settings, listed, noted, layout, cascading, known,
         mariadb=server.mariadb, lower_case=server.lower_case,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
+from connector.landing.event_batch import QuarantineNotice, TableRedefined
 from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.log.ddl_parser import (
     Effect,
@@ -79,7 +79,7 @@ class DdlEffects:
         self._unlogged: dict[TableName, UnloggedSpan] = {}
         self._quarantined: list[QuarantineNotice] = []
         self._announced: list[tuple[int, TableSchema]] = []
-        self._renamed: list[ColumnsRenamed] = []
+        self._redefined: list[TableRedefined] = []
         self._prepared = {} if prepared is None else prepared
         self._foreign_keys_known = False
 
@@ -103,10 +103,11 @@ class DdlEffects:
             [found for found in announced if found[0] != open_lsn],
         )
 
-    def take_renamed(self, open_lsn: int | None) -> list[ColumnsRenamed]:
-        """Take the statements that renamed columns, except those of the transaction at `open_lsn`."""
-        renamed, self._renamed = self._renamed, [each for each in self._renamed if each.lsn == open_lsn]
-        return [each for each in renamed if each.lsn != open_lsn]
+    def take_redefined(self, open_lsn: int | None) -> list[TableRedefined]:
+        """Take the statements that redefined tables, except those of the transaction at `open_lsn`."""
+        found = self._redefined
+        self._redefined = [each for each in found if each.lsn == open_lsn]
+        return [each for each in found if each.lsn != open_lsn]
 
     def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
         """Apply a statement's effects; return the number of events they became.
@@ -119,11 +120,15 @@ class DdlEffects:
         self._note(query, lsn)
         if query.statement is None:
             self.reread_all(lsn, "a statement can't be read")
+            self._note_redefined(self._schema_cache.among(None), lsn)
             return 0
         if _OURS.fullmatch(query.statement):
             return 0
-        count = 0
-        effects = self._certain(statement_effects(query.statement, query.database), query)
+        count, found = 0, statement_effects(query.statement, query.database)
+        for effect in found:
+            if effect.kind in ("unlogged", "traits"):
+                self._note_redefined(self._tables_of(effect), lsn)
+        effects = self._certain(found, query)
         for effect in sorted(effects, key=lambda each: each.kind != "columns"):  # which may raise
             if effect.kind == "truncate" and query.temporary:
                 effect = effect._replace(
@@ -143,6 +148,8 @@ class DdlEffects:
         """
         found = []
         for effect in effects:
+            if effect.kind == "traits":
+                continue
             if effect.kind == "default":
                 if any(self._may_have_hidden_replace(table, effect) for table in self._tables_of(effect)):
                     found.append(effect._replace(kind="unlogged"))
@@ -200,6 +207,13 @@ class DdlEffects:
         for table in tables:
             self._statements.add(table, lsn, late=late)
 
+    def _note_redefined(self, tables: set[TableName], lsn: int) -> None:
+        """Forget what MariaDB's log does not show of these tables' columns."""
+        if self._schema_cache.mariadb:
+            for table in sorted(tables):
+                self._schema_cache.forget_traits(table)
+                self._redefined.append(TableRedefined(table, lsn))
+
     def note_crash(self, position: int) -> None:
         """Record that the server crashed, and where its log begins again."""
         self._statements.add_crash(position)
@@ -243,7 +257,8 @@ class DdlEffects:
                 self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
                 self._schema_cache.note_lost(table, effect.columns, effect.renamed)
-                self._renamed += [ColumnsRenamed(table, lsn, effect.renamed)] if effect.renamed else []
+                if effect.renamed or self._schema_cache.mariadb:
+                    self._redefined.append(TableRedefined(table, lsn, effect.renamed))
             elif self._matters(effect, table):
                 self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)

@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Kind = Literal["truncate", "unlogged", "copy", "statement", "columns", "index", "foreign key", "default"]
+Kind = Literal[
+    "truncate", "unlogged", "copy", "statement", "columns", "index", "foreign key", "default", "traits"
+]
 
 
 class Effect(NamedTuple):
@@ -31,7 +33,8 @@ class Effect(NamedTuple):
     format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to another name.
     ``index``: it lost an index; from then on several rows may have the same values in its columns. ``foreign
     key``: it lost one, or another constraint; what that did before may not be in the log. ``default``: the
-    given columns have none any more.
+    given columns have none any more. ``traits``: what MariaDB's log does not show of its columns may have
+    changed, as it may have if the table is ``unlogged``.
     """
 
     kind: Kind
@@ -281,11 +284,16 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     drops = [at for at, both in enumerate(pairwise(words)) if at > index and both == ("DROP", "DEFAULT")]
     if plain := tuple(tokens[at - 1].text for at in drops):
         effects.append(Effect("default", *table, "ALTER TABLE ... DROP DEFAULT", plain))
+    if not _TRAITS.isdisjoint(left):
+        effects.append(Effect("traits", *table, "ALTER TABLE"))
     lost = [*_lost_columns(tokens, index)]
     names = tuple(name for name, _ in lost), tuple((name, new) for name, new in lost if new)
     effects.append(Effect("columns", *table, "ALTER TABLE", *names))
     return effects + _renamed_table(tokens, index, table, database)
 
+
+_TRAITS = frozenset(("DEFAULT", "VERSIONING"))
+"""Words in clauses that change traits of columns, but for those that have a column made another."""
 
 _UNCHECKED = (
     "ALTER TABLE ... WITHOUT VALIDATION, after which a dump may lack rows that are in a partition that is not"

@@ -1,12 +1,15 @@
 """Which of the log's tables are captured, and under which layout: what the buffer can't know by itself.
 
 Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid, inet and vector,
-which it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) is read
-from the catalog, and cached, since the catalog is current.
+which it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) comes
+from the catalog, which is current, and may be ahead of the log. So it is read only where nothing else is
+known: what was known of a column when the log was opened, as of there, or has been read since, counts until
+the log has a statement that may have changed it. Only if the catalog is read after such a statement, and
+already shows the effect of the next one, is the log between the two read as if it were after both. The next
+one then has the table dumped again, if it matters.
 
-The catalog may be ahead of the log, and then lack a column, or show it with a type that is not what the log
-shows. Such a column has the type that it had last: in the log, or in the layout that had landed when the log
-was opened. That may be stale only after a statement that has the table dumped again, as the catalog has it.
+A column that the catalog lacks, or shows with a type that is not what the log shows, has the type that it had
+last. That may be stale only after a statement that has the table dumped again, as the catalog has it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.format import misnamed
 from connector.mysql.codec.table_map import TableMap, parse_table_map, table_name_of
-from connector.schema import Layouts, TableComments, TableName, TableSchema
+from connector.mysql.codec.types import has_alias
+from connector.schema import KnownTables, TableComments, TableName, TableSchema, Traits
 
 OWN_DATABASE = "deltatide"
 
@@ -29,7 +33,7 @@ WATERMARK = TableName(OWN_DATABASE, "watermark")
 class ResolvedLayout(NamedTuple):
     """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded.
 
-    `comments`: if it was read from the catalog.
+    `comments`, `traits` (`traits_of`): if it was read from the catalog.
     """
 
     table: TableName
@@ -37,6 +41,7 @@ class ResolvedLayout(NamedTuple):
     schema: TableSchema | None = None
     problem: TableError | None = None
     comments: TableComments | None = None
+    traits: Traits | None = None
 
     def with_comment(self, comment: str | None) -> ResolvedLayout:
         """Add the table's own comment to those of its columns."""
@@ -59,6 +64,30 @@ class NotedColumn(NamedTuple):
     default: bool = False
     stored: bool = False
 
+    @classmethod
+    def of(cls, trait: str) -> NotedColumn:
+        """Return a column with the words of a trait (`traits_of`)."""
+        words = trait.split()
+        type_ = next((word for word in words if word not in _MARKS), "")
+        return cls(type_, *(mark in words for mark in _MARKS))
+
+
+_MARKS = ("virtual", "row_end", "default")
+
+
+def traits_of(columns: Mapping[str, NotedColumn], key: Collection[str]) -> dict[str, str]:
+    """Return, of the columns that have any, all that the log reader takes from MariaDB's catalog, as words.
+
+    Only the default of a column in the key matters to it. `NotedColumn.of` parses it.
+    """
+    found = {}
+    for name, column in columns.items():
+        has = column.virtual, column.row_end, column.default and name in key
+        words = [mark for mark, is_so in zip(_MARKS, has, strict=True) if is_so]
+        if words := [column.type, *words] if has_alias(column.type) else words:
+            found[name] = " ".join(words)
+    return found
+
 
 class SchemaCache(Protocol):
     """The interface that `connector.mysql.log.buffer` uses."""
@@ -77,6 +106,9 @@ class SchemaCache(Protocol):
 
     def forget(self, table: TableName) -> None:
         """Forget the layout of a table's last row: a statement may have changed it since."""
+
+    def forget_traits(self, table: TableName) -> None:
+        """Forget what MariaDB's log lacks about a table's columns: a statement may have changed it."""
 
     def note_lost(
         self, table: TableName, columns: Collection[str], renamed: Iterable[tuple[str, str]]
@@ -106,7 +138,7 @@ class CapturedSchemas:
     """Implements `SchemaCache` with the configuration and the catalog. Used by one thread.
 
     `noted` reads from the catalog what the log lacks about a table's columns, `layout` its current layout,
-    `cascading` which tables have foreign keys that change rows by themselves. `landed`: layouts as of where
+    `cascading` which tables have foreign keys that change rows by themselves. `known`: as of where
     the log is read from.
     """
 
@@ -118,7 +150,7 @@ class CapturedSchemas:
         noted: Callable[[TableName], Mapping[str, NotedColumn]],
         layout: Callable[[TableName], ResolvedLayout | None],
         cascading: Callable[[], list[TableError]],
-        landed: Layouts,
+        known: KnownTables,
         *,
         mariadb: bool,
         lower_case: bool,
@@ -129,8 +161,9 @@ class CapturedSchemas:
         self._lower_case = lower_case
         self._tables = set(tables)
         self._latest: dict[TableName, ResolvedLayout] = {}
-        self._known: dict[TableName, dict[str, NotedColumn]] = {}
-        self._landed = dict(landed)
+        self._landed, self._traits = dict(known.layouts), dict(known.traits)
+        self._columns: dict[TableName, dict[str, NotedColumn]] = {}
+        self._settled: set[TableName] = set()  # their columns are known as of where the log has been read to
         self._types: dict[TableName, dict[str, str]] = {}
 
     def resolve(self, body: bytes) -> ResolvedLayout:
@@ -156,13 +189,18 @@ class CapturedSchemas:
         """Forget the layout of a table's last row: a statement may have changed it since."""
         self._latest.pop(table, None)
 
+    def forget_traits(self, table: TableName) -> None:
+        """Forget what the log lacks about a table's columns, but of those that the catalog lacks, too."""
+        self._columns_of(table)
+        self._settled.discard(table)
+
     def note_lost(
         self, table: TableName, columns: Collection[str], renamed: Iterable[tuple[str, str]]
     ) -> None:
         """Note that a statement dropped columns of a table, or `renamed` them to other names."""
         lost = {name.lower() for name in columns}
-        noted, types = self._known.get(table, {}), self._types_of(table)
-        self._known[table] = {name: column for name, column in noted.items() if name.lower() not in lost}
+        known, types = self._columns_of(table), self._types_of(table)
+        self._columns[table] = {name: column for name, column in known.items() if name.lower() not in lost}
         before = {name.lower(): types.pop(name) for name in [*types] if name.lower() in lost}
         types.update({new: before[old.lower()] for old, new in renamed if old.lower() in before})
 
@@ -207,18 +245,35 @@ class CapturedSchemas:
             self._types[table] = {c.name: c.source_type for c in landed.columns} if landed else {}
         return self._types[table]
 
+    def _columns_of(self, table: TableName) -> dict[str, NotedColumn]:
+        """Return what is known of a table's columns; first what was known when the log was opened."""
+        if table not in self._columns:
+            self._columns[table] = {}
+            traits, landed = self._traits.get(table), self._landed.get(table)
+            if traits is not None:
+                names = {column.name for column in landed.columns} if landed else set()
+                self._columns[table] = {n: NotedColumn.of(traits.get(n, "")) for n in names | traits.keys()}
+                self._settled.add(table)
+        return self._columns[table]
+
     def _completed(self, table_map: TableMap) -> TableMap:
         if not self.mariadb:
             return table_map
-        known = self._known.setdefault(table_map.table, {})
-        noted = self._noted(table_map.table)
-        known.update(noted)
-        types = self._types_of(table_map.table)
-        completed = table_map.with_aliases({name: column.type for name, column in known.items()}, types)
+        table, columns, shown = table_map.table, self._columns_of(table_map.table), None
+        is_settled = table in self._settled
+        if not is_settled or any(column.name not in columns for column in table_map.columns):
+            noted = self._noted(table)
+            columns = {**noted, **columns} if is_settled else {**columns, **noted}
+            shown = columns if is_settled else noted
+            self._columns[table] = columns
+            self._settled |= {table} if noted else set()
+        types = self._types_of(table)
+        completed = table_map.with_aliases({name: column.type for name, column in columns.items()}, types)
         types.update({column.name: column.type.type_name for column in completed.columns})
-        completed = completed.with_virtual({name for name, column in known.items() if column.virtual})
-        completed = completed.with_defaults({name for name, column in known.items() if column.default})
-        return completed.with_hidden(noted, next((n for n, column in noted.items() if column.row_end), None))
+        completed = completed.with_virtual({name for name, column in columns.items() if column.virtual})
+        completed = completed.with_defaults({name for name, column in columns.items() if column.default})
+        row_end = next((name for name, column in columns.items() if column.row_end), None)
+        return completed.with_hidden(columns if shown is None else shown, row_end)
 
 
 def captures(config: SourceConfig, table: TableName) -> bool:

@@ -92,8 +92,8 @@ class CheckedSource(MemorySource):
         super().__init__(database, config, **options)
         self.store, self.confirmed_too_soon = store, []
 
-    def open_log(self, epoch: int, resume_point: ResumePoint, layouts: Any = None) -> MemoryLogReader:
-        reader = super().open_log(epoch, resume_point, layouts)
+    def open_log(self, epoch: int, resume_point: ResumePoint, known: Any = None) -> MemoryLogReader:
+        reader = super().open_log(epoch, resume_point, known)
         confirm = reader.confirm
 
         def checked(position: int) -> None:

@@ -12,7 +12,7 @@ from connector.capture.dumps.needs import DumpNeeds
 from connector.capture.tables import Repair, Tables
 from connector.config import TableConfig
 from connector.errors import TableError
-from connector.landing.event_batch import ColumnsRenamed, QuarantineNotice
+from connector.landing.event_batch import QuarantineNotice, TableRedefined
 from connector.landing.manifest import LandedFile
 from connector.logged_table import ColumnLook
 from connector.position import Position
@@ -145,8 +145,8 @@ def test_a_column_that_is_back_once_another_is_gone_may_be_that_one(
 
 def test_names_that_the_log_gave_columns_of_a_quarantined_table_are_known(tables: Tables) -> None:
     tables.quarantine(QuarantineNotice(NAME, 95, "its key changed", "fix it"))
-    renamed = [ColumnsRenamed(NAME, 97, (("Ssn", "a"),)), ColumnsRenamed(OTHER, 97, (("x", "y"),))]
-    tables.note_renames(renamed, config_of())
+    renamed = [TableRedefined(NAME, 97, (("Ssn", "a"),)), TableRedefined(OTHER, 97, (("x", "y"),))]
+    tables.note_redefined(renamed, config_of())
     tables.release(NAME, layout("id", "a"))
     names = tables.states[NAME].column_names
     assert names is not None
@@ -173,9 +173,9 @@ def test_a_table_whose_log_renames_a_masked_column_to_one_that_is_not_is_quarant
 ) -> None:
     chosen = TableConfig.model_validate(MASKED | settings)
     config = config_of().model_copy(update={"tables": {NAME: chosen}})
-    told = [ColumnsRenamed(NAME, 97, (pair,)) for pair in pairwise(names)]
+    told = [TableRedefined(NAME, 97, (pair,)) for pair in pairwise(names)]
     for each in told:  # in whatever manifests
-        tables.note_renames([each], config)
+        tables.note_redefined([each], config)
     assert (tables.states[NAME].reason, tables.states[NAME].since) == (problem, 97 if problem else None)
     known = tables.states[NAME].column_names
     assert known is not None
@@ -184,9 +184,9 @@ def test_a_table_whose_log_renames_a_masked_column_to_one_that_is_not_is_quarant
 
 def test_a_masked_column_is_found_under_a_name_that_the_log_gave_another_before(tables: Tables) -> None:
     chosen = config_of().model_copy(update={"tables": {NAME: TableConfig.model_validate(MASKED)}})
-    tables.note_renames([ColumnsRenamed(NAME, 97, (("aside", "a"),))], chosen)
+    tables.note_redefined([TableRedefined(NAME, 97, (("aside", "a"),))], chosen)
     assert tables.states[NAME].state == "captured"
-    tables.note_renames([ColumnsRenamed(NAME, 98, (("mail", "a"),))], chosen)  # since aside's is dropped
+    tables.note_redefined([TableRedefined(NAME, 98, (("mail", "a"),))], chosen)  # since aside's is dropped
     assert tables.states[NAME].reason == "column 'a' was 'mail', which lands masked"
 
 
@@ -196,7 +196,7 @@ def test_whoever_has_a_quarantined_table_dumped_is_told_that_a_masked_column_wou
     chosen = config_of().model_copy(update={"tables": {NAME: TableConfig.model_validate(MASKED)}})
     tables.quarantine(QuarantineNotice(NAME, 95, "its key changed", "fix it"))
     for _ in range(2):  # a log may be read again
-        tables.note_renames([ColumnsRenamed(NAME, 97, (("mail", "a"),))], chosen)
+        tables.note_redefined([TableRedefined(NAME, 97, (("mail", "a"),))], chosen)
     state = tables.states[NAME]
     assert state.reason == "column 'a' was 'mail', which lands masked; its key changed"
     assert state.since == 95

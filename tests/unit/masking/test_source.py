@@ -7,7 +7,7 @@ from typing import Any, cast
 from connector.config import Config, TableConfig
 from connector.masking.columns import LandedColumns
 from connector.masking.source import masked_source
-from connector.schema import Column, Layouts, TableName, TableSchema
+from connector.schema import Column, KnownTables, TableName, TableSchema
 from connector.source import ResumePoint, Source
 
 T = TableName("d", "t")
@@ -16,8 +16,8 @@ T = TableName("d", "t")
 class Opened:
     """A source that only opens its log."""
 
-    def open_log(self, epoch: int, resume_point: ResumePoint, layouts: Layouts | None = None) -> Any:
-        self.layouts = layouts
+    def open_log(self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None) -> Any:
+        self.known = known
         return object()
 
 
@@ -35,6 +35,6 @@ def test_the_log_is_opened_with_the_types_that_masked_columns_have_at_the_source
     columns = (Column("id", "int", "int"), Column("u", "uuid", "string"))
     landed = LandedColumns(T, settings, b"").layout(TableSchema(T, columns, ("id",)))
     inner = Opened()
-    masked_source(cast(Source, inner), config).open_log(1, ResumePoint(7), {T: landed})
-    assert inner.layouts is not None
-    assert [column.source_type for column in inner.layouts[T].columns] == ["int", "uuid"]
+    masked_source(cast(Source, inner), config).open_log(1, ResumePoint(7), KnownTables({T: landed}, {}))
+    assert inner.known is not None
+    assert [column.source_type for column in inner.known.layouts[T].columns] == ["int", "uuid"]

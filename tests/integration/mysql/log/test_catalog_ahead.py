@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from connector.landing.format import schema_path
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema
 from tests.support.agent.mysql_agents import agent, is_equal, short_waits, wait_caught_up
-from tests.support.landing.cuts import manifests_in, read_events
+from tests.support.landing.cuts import Table, add_manifest, manifests_in, read_events
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
@@ -58,16 +60,130 @@ def test_a_column_that_has_changed_by_the_time_its_log_is_read_lands_as_what_it_
 def test_a_replace_of_the_default_key_is_no_update_once_the_default_is_gone(
     mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
+    """Only the catalog tells what the table was after the first of two statements, and has seen both."""
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY DEFAULT 5, m int DEFAULT 1, w int)",
         "INSERT INTO t VALUES (5, 10, 1)",
     )
     with agent(mariadb, tmp_path) as store:
         wait_caught_up(mariadb, store)
+    mariadb.execute("ALTER TABLE t ALTER m SET DEFAULT 2")
     mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (w) VALUES (7)")
     mariadb.execute("ALTER TABLE t ALTER id DROP DEFAULT")
     with agent(mariadb, tmp_path) as store:
         wait_until(lambda: is_equal(mariadb, store, "t"), "the table is read again", seconds=20)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A table, what is written to it while no agent runs, and the statement after that.
+
+    `quarantined`: a part of the reason; else the log before the statement leaves `rows` (key and v).
+    """
+
+    columns: str
+    written: str
+    statement: str
+    key: tuple[str, ...] = ()
+    rows: dict[int, int] = field(default_factory=dict)
+    quarantined: str = ""
+
+
+_PERIOD = (
+    "id int {}, k int NOT NULL UNIQUE, v int, b timestamp(6) GENERATED ALWAYS AS ROW START,"
+    " e timestamp(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (b, e)) WITH SYSTEM VERSIONING"
+)
+_DROPS_PERIOD = "DROP SYSTEM VERSIONING, DROP COLUMN b, DROP COLUMN e"
+_LIKE_REPLACE, _LACKS_VIRTUAL = "a REPLACE of a default key looks the same", "does not carry virtual column v"
+
+AHEAD = {
+    "versions": Ahead(_PERIOD.format("PRIMARY KEY"), "{versions}", _DROPS_PERIOD, rows={1: 11}),
+    "versions, other key": Ahead(
+        _PERIOD.format("PRIMARY KEY"), "{versions}", _DROPS_PERIOD, key=("k",), rows={1: 11}
+    ),
+    "hidden versions": Ahead(
+        "id int PRIMARY KEY, k int, v int) WITH SYSTEM VERSIONING", "{versions}", "DROP SYSTEM VERSIONING",
+        rows={1: 11},
+    ),
+    "default": Ahead(
+        "id int PRIMARY KEY DEFAULT 1, k int, v int)", "REPLACE INTO t (v) VALUES (7)",
+        "ALTER id DROP DEFAULT", quarantined=_LIKE_REPLACE,
+    ),
+    "virtual": Ahead(
+        "id int PRIMARY KEY, k int, v int AS (k) VIRTUAL)", "UPDATE t SET k = 3", "DROP COLUMN v",
+        quarantined=_LACKS_VIRTUAL,
+    ),
+    "virtual, made another": Ahead(
+        "id int PRIMARY KEY, k int, v int AS (k) VIRTUAL)", "UPDATE t SET k = 3", "DROP v, ADD v int",
+        quarantined=_LACKS_VIRTUAL,
+    ),
+}  # fmt: skip
+_VERSIONS = "UPDATE t SET v = v + 10; DELETE FROM t WHERE id = 2"
+
+
+@pytest.mark.parametrize("case", AHEAD)
+def test_rows_from_before_a_statement_are_read_as_the_table_was(
+    mariadb: MysqlDatabase, tmp_path: Path, case: str
+) -> None:
+    """Whatever the catalog shows by then; the manifest that ended the former agent's log knows."""
+    ahead = AHEAD[case]
+    keys = {"t": ahead.key} if ahead.key else None
+    values = "(1, 1), (2, 2)" if "VIRTUAL" in ahead.columns else "(1, 1, 1), (2, 2, 2)"
+    names = "id, k" if "VIRTUAL" in ahead.columns else "id, k, v"
+    mariadb.execute(f"CREATE TABLE t ({ahead.columns}", f"INSERT INTO t ({names}) VALUES {values}")
+    with agent(mariadb, tmp_path, keys=keys) as store:
+        wait_caught_up(mariadb, store)
+    image = "FULL" if ahead.rows else "MINIMAL"
+    written = ahead.written.format(versions=_VERSIONS).split("; ")
+    mariadb.execute(f"SET binlog_row_image = {image}", *written)
+    end = mariadb.end_of_log()
+    mariadb.execute("SET system_versioning_alter_history = KEEP", f"ALTER TABLE t {ahead.statement}")
+    with agent(mariadb, tmp_path, keys=keys) as store:
+        wait_until(lambda: manifests_in(store)[-1].position > end, "the log is read")
+    found = [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"]
+    if ahead.quarantined:
+        assert [ahead.quarantined in text for text in found] == [True]
+    else:
+        assert found == []
+        assert rows_before(store, mariadb, end) == ahead.rows
+
+
+@pytest.mark.parametrize("case", [name for name, ahead in AHEAD.items() if not ahead.rows])
+def test_a_definition_that_changes_behind_the_log_is_found_and_the_log_read_anew(
+    mariadb: MysqlDatabase, tmp_path: Path, case: str
+) -> None:
+    ahead = AHEAD[case]
+    before = ahead.columns.replace(" DEFAULT 1", "").replace(" VIRTUAL", " STORED")
+    after = "ALTER id SET DEFAULT 1" if "DEFAULT" in ahead.columns else "DROP v, ADD v int AS (k) VIRTUAL"
+    names, values = ("id, k", "(2, 2)") if "VIRTUAL" in ahead.columns else ("id, k, v", "(2, 2, 2)")
+    mariadb.execute(f"CREATE TABLE t ({before}", f"INSERT INTO t ({names}) VALUES {values}")
+    with agent(mariadb, tmp_path, keys={"t": ahead.key} if ahead.key else None) as store:
+        wait_caught_up(mariadb, store)
+        mariadb.execute(f"INSERT INTO t ({names}) VALUES {values.replace('2', '1')}")  # is read as it was
+        wait_caught_up(mariadb, store)
+        mariadb.execute("SET sql_log_bin = 0", f"ALTER TABLE t {after}")
+        told = lambda: [n.text for m in manifests_in(store) for n in m.notices if n.kind == "gap"]  # noqa: E731
+        wait_until(lambda: any("without a statement" in text for text in told()), "the change is found")
+        wait_caught_up(mariadb, store)
+        assert is_equal(mariadb, store, "t")
+        mariadb.execute("SET binlog_row_image = MINIMAL", ahead.written)
+        quarantined = lambda: [  # noqa: E731
+            n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"
+        ]
+        wait_until(lambda: any(ahead.quarantined in text for text in quarantined()), "it is quarantined")
+
+
+def rows_before(store: Any, mariadb: MysqlDatabase, end: int) -> dict[int, int]:
+    """What landed of table t from before a position, resolved: v by the first column of the key."""
+    tables: dict[TableName, Table] = defaultdict(Table)
+    for manifest in manifests_in(store):
+        add_manifest(store, manifest, tables)
+    table = tables[TableName(mariadb.name, "t")]
+    for key, events in table.events.items():
+        table.events[key] = [event for event in events if event.position.lsn < end]
+    table.sweeps = [sweep for sweep in table.sweeps if sweep[0].lsn < end]
+    found = {key: table.row(key)[0] for key in table.events}
+    return {key[0]: row["v"] for key, row in found.items() if row is not None}
 
 
 def layouts(store: Any, manifests: list[Manifest]) -> list[TableSchema]:

@@ -12,7 +12,7 @@ import pytest
 from pymysqlreplication.constants import BINLOG
 
 from connector.errors import BugError, NotYetError, PreconditionError, TableError, TransientError
-from connector.landing.event_batch import ColumnsRenamed, EventBatch, QuarantineNotice
+from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.rows_event import PARTIAL_UPDATE
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
@@ -68,6 +68,8 @@ class SchemaCache:
 
     def forget(self, table: TableName) -> None:
         self.seen.discard(table)
+
+    def forget_traits(self, table: TableName) -> None: ...
 
     def note_lost(self, table: TableName, columns: tuple[str, ...], renamed: object) -> None: ...
 
@@ -507,11 +509,11 @@ def test_columns_that_are_renamed_are_told_whatever_the_catalog_shows_and_become
     log.gtid()
     log.query("INSERT INTO t VALUES (1)")
     found = [*log.buffer.take().decode()]
-    assert [(each.table.name, each.names) for each in found if isinstance(each, ColumnsRenamed)] == [
+    assert [(each.table.name, each.names) for each in found if isinstance(each, TableRedefined)] == [
         ("t", (("id", "now"),))
     ]
     assert [each.table.name for each in found if isinstance(each, QuarantineNotice)] == ["t"]
-    assert not any(isinstance(each, ColumnsRenamed) for each in log.buffer.take().decode())
+    assert not any(isinstance(each, TableRedefined) for each in log.buffer.take().decode())
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE t ADD now int", "RENAME TABLE t TO x, y TO t"])

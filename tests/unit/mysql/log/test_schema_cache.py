@@ -1,15 +1,16 @@
-"""What layouts the log's tables have, when the catalog is ahead of the log, or the table is locked."""
+"""What the log's tables and columns are, when the catalog is ahead of the log, or the table is locked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from connector.config import SourceConfig
 from connector.errors import NotYetError
-from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout
-from connector.schema import Column, TableName, TableSchema
+from connector.mysql.codec.table_map import TableMap
+from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout, traits_of
+from connector.schema import Column, KnownTables, TableName, TableSchema
 from tests.unit.mysql.reference_mysql import Col, table_map
 
 T = TableName("d", "t")
@@ -23,19 +24,38 @@ def binary(name: str, length: int) -> Col:
 
 
 class Cache(CapturedSchemas):
-    """The cache of a log from before which table d.t landed with columns of these types."""
+    """The cache of a log from before which table d.t landed with columns of these types, and `traits`.
 
-    def __init__(self, landed: Mapping[str, str], catalog: Mapping[str, str]) -> None:
+    `catalog`: the words of its columns.
+    """
+
+    def __init__(
+        self, landed: Mapping[str, str], catalog: Mapping[str, str], traits: Mapping[str, str] | None = None
+    ) -> None:
         config = SourceConfig.model_validate(
             {"name": "t", "kind": "mysql", "url": "mysql://a@b/d", "tables": ["d.*"]}
         )
-        self.catalog = catalog
+        self.catalog, self.looks = catalog, 0
         columns = tuple(Column(name, type_, "string") for name, type_ in {"id": "int", **landed}.items())
         layouts = {T: TableSchema(T, columns, ("id",))}
-        noted = lambda _: {n: NotedColumn(type_, virtual=False) for n, type_ in self.catalog.items()}  # noqa: E731
+        known = KnownTables(layouts, {} if traits is None else {T: traits})
         super().__init__(
-            config, {}, {T}, noted, lambda _: None, list, layouts, mariadb=True, lower_case=False
+            config, {}, {T}, self.noted_now, lambda _: None, list, known, mariadb=True, lower_case=False
         )
+
+    def noted_now(self, _: TableName) -> dict[str, NotedColumn]:
+        self.looks += 1
+        return {name: NotedColumn.of(words) for name, words in self.catalog.items()}
+
+    def table_map(self, *columns: Col, key: Sequence[int] = (0,)) -> TableMap:
+        """The layout of a table with these columns after the id."""
+        found = self.resolve(table_map(7, [ID, *columns], key=[*key])).table_map
+        assert found is not None
+        return found
+
+    def virtual(self, *columns: Col) -> set[str]:
+        """Those of the columns that are virtual."""
+        return {column.name for column in self.table_map(*columns).columns if column.virtual}
 
     def types(self, *columns: Col) -> dict[str, str]:
         """The types of columns that the log shows."""
@@ -114,3 +134,69 @@ def test_a_table_that_can_not_be_captured_is_so_while_it_is_locked() -> None:
     assert found.problem is not None
     assert found.problem.reason == "it has no primary key"
     assert found.schema == TableSchema(T, (), ())
+
+
+V, W = Col("v", 3, unsigned=False), Col("w", 3, unsigned=False)
+
+
+def test_what_is_known_as_of_where_the_log_is_opened_counts_and_the_catalog_is_not_asked() -> None:
+    cache = Cache({"v": "int"}, {"id": "", "v": ""}, {"v": "virtual", "id": "default"})
+    found = cache.table_map(V)
+    assert [(c.name, c.virtual, c.default) for c in found.columns] == [
+        ("id", False, True),
+        ("v", True, False),
+    ]
+    assert cache.looks == 0
+
+
+@pytest.mark.parametrize("traits", [None, {}])
+def test_what_has_been_read_counts_until_a_statement_may_have_changed_it(
+    traits: Mapping[str, str] | None,
+) -> None:
+    cache = Cache({"v": "int"}, {"id": "", "v": "virtual"}, traits)
+    assert cache.virtual(V) == ({"v"} if traits is None else set())
+    cache.catalog = {"id": "", "v": "" if traits is None else "virtual"}
+    assert cache.virtual(V) == ({"v"} if traits is None else set())
+    cache.forget_traits(T)
+    assert cache.virtual(V) == (set() if traits is None else {"v"})
+
+
+def test_the_catalog_is_asked_about_a_new_column_alone() -> None:
+    cache = Cache({"v": "int"}, {"id": "", "v": "", "w": "virtual"}, {"v": "virtual"})
+    assert cache.virtual(V, W) == {"v", "w"}
+    assert cache.virtual(V, W) == {"v", "w"}
+    assert cache.looks == 1
+
+
+def test_a_column_that_the_catalog_lacks_is_what_it_was_even_after_a_statement() -> None:
+    cache = Cache({"v": "int"}, {"id": ""}, {"v": "virtual"})
+    cache.forget_traits(T)
+    assert cache.virtual(V) == {"v"}
+
+
+def test_a_table_that_the_catalog_lacks_is_asked_for_again() -> None:
+    cache = Cache({"v": "int"}, {})
+    assert cache.virtual(V) == set()
+    cache.catalog = {"id": "", "v": "virtual"}
+    assert cache.virtual(V) == {"v"}
+
+
+def test_the_end_of_versions_is_the_column_that_it_was() -> None:
+    end = Col("e", 17, b"\x06")
+    cache = Cache({"e": "timestamp(6)"}, {"id": "", "e": ""}, {"e": "row_end"})
+    assert (cache.table_map(end, key=(0, 1)).row_end, cache.table_map(end, key=(0, 1)).key) == ("e", ("id",))
+    cache.forget_traits(T)
+    assert cache.table_map(end, key=(0, 1)).row_end is None
+
+
+def test_traits_are_the_words_from_which_a_column_is_made_again() -> None:
+    columns = {
+        "id": NotedColumn("uuid", virtual=False, default=True),
+        "d": NotedColumn("int(11)", virtual=False, default=True, stored=True),
+        "v": NotedColumn("vector(3)", virtual=True),
+        "e": NotedColumn("timestamp(6)", virtual=False, row_end=True),
+    }
+    traits = traits_of(columns, {"id"})
+    assert traits == {"id": "uuid default", "v": "vector(3) virtual", "e": "row_end"}
+    assert NotedColumn.of(traits["v"]) == columns["v"]
+    assert NotedColumn.of(traits["id"]) == columns["id"]
