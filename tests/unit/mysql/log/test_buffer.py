@@ -44,6 +44,7 @@ class SchemaCache:
 
     def __init__(self) -> None:
         self.seen: set[TableName] = set()
+        self.forgotten: set[str] = set()
         self.looks = 0
 
     def cascading(self) -> list[TableError]:
@@ -69,7 +70,8 @@ class SchemaCache:
     def forget(self, table: TableName) -> None:
         self.seen.discard(table)
 
-    def forget_traits(self, table: TableName) -> None: ...
+    def forget_traits(self, table: TableName) -> None:
+        self.forgotten.add(table.name)
 
     def note_lost(self, table: TableName, columns: tuple[str, ...], renamed: object) -> None: ...
 
@@ -514,6 +516,40 @@ def test_columns_that_are_renamed_are_told_whatever_the_catalog_shows_and_become
     ]
     assert [each.table.name for each in found if isinstance(each, QuarantineNotice)] == ["t"]
     assert not any(isinstance(each, TableRedefined) for each in log.buffer.take().decode())
+
+
+@pytest.mark.parametrize(
+    ("statement", "redefined", "forgotten"),
+    [
+        ("ALTER TABLE t ADD a int, DROP b", {"t"}, set()),
+        ("ALTER TABLE t ADD a int DEFAULT 1", {"t"}, {"t"}),
+        ("ALTER TABLE t ALTER id SET DEFAULT 5", {"t"}, {"t"}),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", {"t"}, {"t"}),
+        ("ALTER TABLE t MODIFY v int AS (id) STORED", {"t"}, {"t"}),
+        ("ALTER TABLE t DROP v, ADD v int AS (id) VIRTUAL", {"t"}, {"t"}),
+        ("CREATE OR REPLACE TABLE t (id int)", {"t"}, {"t"}),
+        ("RENAME TABLE t TO u", {"t", "u"}, {"t", "u"}),
+        ("DROP TABLE t", {"t"}, {"t"}),
+        ("DROP DATABASE d", {"t", "u"}, {"t", "u"}),
+        ("TRUNCATE TABLE t", set(), set()),
+        ("OPTIMIZE TABLE t", set(), set()),
+        ("CREATE INDEX i ON t (id)", set(), set()),
+    ],
+)
+@pytest.mark.parametrize("mariadb", [True, False])
+def test_a_statement_that_may_change_what_mariadbs_log_lacks_is_told(
+    monkeypatch: pytest.MonkeyPatch, statement: str, redefined: set[str], forgotten: set[str], mariadb: bool
+) -> None:
+    monkeypatch.setattr(SchemaCache, "mariadb", mariadb)
+    log = Log()
+    log.gtid()
+    log.query(statement)
+    if mariadb:
+        log.query("COMMIT")  # its GTID event, which is MySQL's here, would say that none follows
+    found = [each for each in log.buffer.take().decode() if isinstance(each, TableRedefined)]
+    captured = {each.table.name for each in found} & {"t", "u"}  # the stub knows any name
+    assert captured == (redefined if mariadb else set())
+    assert log.schema_cache.forgotten & {"t", "u"} == (forgotten if mariadb else set())
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE t ADD now int", "RENAME TABLE t TO x, y TO t"])
