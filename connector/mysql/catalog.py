@@ -151,8 +151,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
     with unless_locked(connection, table):
         found = _opened(
             connection,
-            f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {IS_ROW_END},"
-            f" {HAS_DEFAULT}, {_IS_STORED}"
+            f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {IS_ROW_END}, {HAS_DEFAULT}, {_IS_STORED}"
             f" FROM information_schema.columns WHERE {table_condition(table)}",
         )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
@@ -161,8 +160,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
 IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
 """Whether the column ends a row's version: a SELECT shows only current rows, so no key needs it."""
 
-HAS_DEFAULT = "coalesce(column_default, 'NULL') <> 'NULL'"
-"""Whether the column has a default other than null."""
+HAS_DEFAULT = "coalesce(column_default, 'NULL') <> 'NULL'"  # one other than null
 
 _IS_STORED = "extra LIKE '%STORED GENERATED%' AND coalesce(generation_expression, '') NOT LIKE 'ROW %'"
 """Whether the column is computed and stored; not by the server as it begins or ends a row's version."""
