@@ -151,7 +151,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
     with unless_locked(connection, table):
         found = _opened(
             connection,
-            f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {IS_ROW_END}, {HAS_DEFAULT}, {_IS_STORED}"
+            f"SELECT column_name, column_type, {IS_VIRTUAL}, {IS_ROW_END}, {HAS_DEFAULT}, {_IS_STORED}"
             f" FROM information_schema.columns WHERE {table_condition(table)}",
         )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
@@ -160,6 +160,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
 IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
 """Whether the column ends a row's version: a SELECT shows only current rows, so no key needs it."""
 
+IS_VIRTUAL = "extra LIKE '%VIRTUAL%'"
 HAS_DEFAULT = "coalesce(column_default, 'NULL') <> 'NULL'"  # one other than null
 
 _IS_STORED = "extra LIKE '%STORED GENERATED%' AND coalesce(generation_expression, '') NOT LIKE 'ROW %'"
@@ -167,10 +168,7 @@ _IS_STORED = "extra LIKE '%STORED GENERATED%' AND coalesce(generation_expression
 
 
 def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | None:
-    """Return a table's current layout in the log's form; None if the table does not exist.
-
-    `TableError` for an unknown type.
-    """
+    """Return a table's current layout in the log's form; None without one. `TableError`: an unknown type."""
     found, key = _columns_and_key(connection, table)
     return _table_map(connection, table, found, key) if found else None
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from connector.mysql.catalog import COLUMN_FIELDS, HAS_DEFAULT, INDEX_FIELDS, conditions
+from connector.mysql.catalog import COLUMN_FIELDS, HAS_DEFAULT, INDEX_FIELDS, IS_VIRTUAL, conditions
 from connector.schema import TableName
 
 
@@ -41,7 +41,7 @@ class Part:
         return f"SHA2(CONCAT({texts}), 256)"
 
 
-COLUMNS = Part("columns", (*COLUMN_FIELDS, "extra LIKE '%VIRTUAL%'", HAS_DEFAULT), "ordinal_position")
+COLUMNS = Part("columns", (*COLUMN_FIELDS, IS_VIRTUAL, HAS_DEFAULT), "ordinal_position")
 INDEXES = Part("statistics", INDEX_FIELDS, "seq_in_index", "non_unique = 0")
 
 _HASH_LENGTH = 64
