@@ -12,6 +12,7 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import LogOffError, PreconditionError, TableError
@@ -162,7 +163,11 @@ def _check_readable(context: CheckContext, facts: TableFacts) -> Finding | None:
     ]
     with refusals() as denied:
         listed = ", ".join(["*", *map(quote, shown)])  # an asterisk stands for no invisible column
-        rows(context.connection, f"SELECT {listed} FROM {qualified(facts.table)} LIMIT 0")
+        try:
+            rows(context.connection, f"SELECT {listed} FROM {qualified(facts.table)} LIMIT 0")
+        except pymysql.Error as error:
+            if code_of(error) != ER.NO_SUCH_TABLE:  # dropped since, and another one may have its name by now
+                raise
     if not denied and not context.server.mariadb:
         try:
             refuse_hidden(context.connection, facts.table, shown)
