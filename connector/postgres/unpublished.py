@@ -39,9 +39,15 @@ _LOCKED = """
 """The tables on which other sessions hold, or wait for, a lock that blocks publishing them."""
 
 _TRIGGERS = """
-    SELECT evtname::text, evtenabled::text FROM pg_event_trigger
-    WHERE evtenabled <> 'D' AND position(evtfoid::regprocedure::text IN %s) > 0 ORDER BY 1"""
-"""The event triggers whose functions an error names."""
+    SELECT evtname::text, evtenabled::text
+    FROM (SELECT %s::text) AS raised(whence) CROSS JOIN pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid
+    CROSS JOIN concat(quote_ident(proname), '()') AS called
+    WHERE evtenabled <> 'D' AND (position(' ' || called IN whence) > 0 OR position('.' || called IN whence) > 0
+        OR position(concat(' "', proname, '"') IN whence) > 0)
+    ORDER BY 1"""
+"""The event triggers whose functions an error names: with their schema, unless they have a `search_path` of their
+own, or as other languages than PL/pgSQL do.
+"""
 
 _ENABLE = {"O": "ENABLE", "R": "ENABLE REPLICA", "A": "ENABLE ALWAYS"}
 

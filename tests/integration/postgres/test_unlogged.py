@@ -492,9 +492,11 @@ def test_a_table_that_the_server_refuses_to_publish_stops_no_other(
         agent.wait_equal("good", "guarded")
 
 
+@pytest.mark.parametrize("search_path", ["", "public"])
 def test_a_table_that_the_server_refuses_to_publish_whole_again_is_quarantined_with_the_sql(
-    database: Database, store: MemoryStore
+    search_path: str, database: Database, store: MemoryStore
 ) -> None:
+    """An error names a function without its schema if the function's own search path has that."""
     database.execute(
         "CREATE TABLE guarded (id int PRIMARY KEY, v text); CREATE TABLE good (id int PRIMARY KEY, v text);"
         "INSERT INTO guarded VALUES (1, 'a')"
@@ -504,6 +506,8 @@ def test_a_table_that_the_server_refuses_to_publish_whole_again_is_quarantined_w
         agent.wait_exact()
         database.execute("ALTER PUBLICATION it SET TABLE guarded (id), good")
         database.execute(GUARD.format(REFUSALS["raised"] + ";"))
+        if search_path:
+            database.execute(f"ALTER FUNCTION guard SET search_path = {search_path}")
         database.execute("UPDATE guarded SET v = 'b'; INSERT INTO good VALUES (1, 'x')")
         quarantined = agent.wait(lambda m: m.tables[guarded].state == "quarantined", "it is quarantined")
         wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=20)
