@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from connector.errors import ConfigurationError
 from connector.schema import fold
 from merge.lake.retry import first_line
+from merge.spark.session_settings import whole_plans
 from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def _plan(spark: SparkSession, sql: str, wanted: str, following: str) -> str:
 
 
 def _explained(spark: SparkSession, sql: str) -> str:
-    return "\n".join(row[0] for row in spark.sql(f"EXPLAIN EXTENDED {sql}").collect())
+    with whole_plans(spark):
+        return "\n".join(row[0] for row in spark.sql(f"EXPLAIN EXTENDED {sql}").collect())
 
 
 def _between(text: str, wanted: str, following: str) -> str:

@@ -80,6 +80,7 @@ LITERAL = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.caseSensitive": "false",
     "spark.sql.retainGroupColumns": "true",
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -114,9 +115,15 @@ PLAIN = {**LITERAL, **JUDGING, **EVERY_DAY}
 MERGING = {**INTERPRETED, **LEAN, **IN_PARTS, **PLAIN, **STRICT}
 """What the merge's own sessions begin with."""
 
-UNFOLDED = {
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding",
+WHOLE_PLANS = {
     "spark.sql.debug.maxToStringFields": "100000",
+    "spark.sql.maxPlanStringLength": str((1 << 31) - 16),
+}
+"""Have EXPLAIN print plans whole: all columns of a node, not only the first 25, and all nodes."""
+
+UNFOLDED = {
+    **WHOLE_PLANS,
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConstantFolding",
 }
 """Have EXPLAIN print optimized plans whole, with constants as they were written."""
 
@@ -235,6 +242,13 @@ def unfolded_settings(spark: SparkSession) -> Iterator[bool]:
     """Apply `UNFOLDED` and `CROSSED`, one thread at a time; yields whether `UNFOLDED` was taken whole."""
     with _plain_lock, applied_settings(spark, UNFOLDED | CROSSED):
         yield all(get_setting(spark, name) == value for name, value in UNFOLDED.items())
+
+
+@contextmanager
+def whole_plans(spark: SparkSession) -> Iterator[None]:
+    """Apply `WHOLE_PLANS`, one thread at a time."""
+    with _plain_lock, applied_settings(spark, WHOLE_PLANS):
+        yield
 
 
 def unset_meanings(spark: SparkSession) -> dict[str, None]:

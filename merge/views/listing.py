@@ -22,12 +22,12 @@ from merge.report import MergeReport, Progress
 from merge.shapes.shape import clashing, has_landed, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import check_log_store
 from merge.spark.session_pool import merging_sessions
-from merge.spark.session_settings import ANY_VERSION, PLAIN, applied_settings
+from merge.spark.session_settings import ANY_VERSION, PLAIN, WHOLE_PLANS, applied_settings
 from merge.spark.unreachable import check_endpoint, explained
 from merge.views.dependencies import PlannedView, planned
 from merge.views.incremental import why_full
 from merge.views.inputs import Input
-from merge.views.refresh import IN_UTC, WHOLE_PLANS
+from merge.views.refresh import IN_UTC
 from merge.views.view import VIEWS, View, views_of
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ from merge.lake.widened import WIDENED
 from merge.landing_zone import LandingZone
 from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
 from merge.report import ViewReport
-from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, applied_settings
+from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, WHOLE_PLANS, applied_settings
 from merge.table import SMALL_BYTES, check_origin
 from merge.views.dependencies import PlannedView
 from merge.views.incremental import IncrementalRefresh, proven_lineage, relations_of
@@ -96,9 +96,6 @@ if TYPE_CHECKING:
 
 IN_UTC = {"spark.sql.session.timeZone": "UTC"}
 """Settings that make a view's rows independent of the session that refreshes it."""
-
-WHOLE_PLANS = {"spark.sql.debug.maxToStringFields": "100000"}
-"""Have EXPLAIN print all columns of a plan's nodes, not only the first 25."""
 
 VECTORS = {VECTORS_PROPERTY: "true"}
 """Few changed rows don't rewrite whole files."""

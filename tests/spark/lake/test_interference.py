@@ -76,6 +76,7 @@ ALTERED = {
     "spark.sql.parser.quotedRegexColumnNames": "true",
     "spark.sql.caseSensitive": "true",
     "spark.sql.retainGroupColumns": "false",
+    "spark.sql.sources.useV1SourceList": "",
     "spark.sql.session.timeZone": "Asia/Tokyo",
 }
 

@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from connector.schema import TableName
 from merge.columns.landed_files import no_events
 from merge.reading.query_plans import analyzed, as_subquery
-from merge.spark.session_settings import PLAIN, applied_settings
+from merge.spark.session_settings import PLAIN, WHOLE_PLANS, applied_settings
 from merge.views.dependencies import PlannedView
 from merge.views.incremental import proven_lineage
 from merge.views.inputs import named
 from merge.views.lineage import Lineage, Lookup, NotIncrementalError, Relation
-from merge.views.refresh import IN_UTC, WHOLE_PLANS
+from merge.views.refresh import IN_UTC
 from merge.views.view import View
 from tests.support.spark.spark_sessions import another_session
 
