@@ -45,8 +45,8 @@ _TRIGGERS = """
     WHERE evtenabled <> 'D' AND (position(' ' || called IN whence) > 0 OR position('.' || called IN whence) > 0
         OR position(concat(' "', proname, '"') IN whence) > 0)
     ORDER BY 1"""
-"""The event triggers whose functions an error names: with their schema, unless they have a `search_path` of their
-own, or as other languages than PL/pgSQL do.
+"""The event triggers whose functions an error names: with the schema, unless a function has a `search_path` of
+its own, or as other languages than PL/pgSQL do.
 """
 
 _ENABLE = {"O": "ENABLE", "R": "ENABLE REPLICA", "A": "ENABLE ALWAYS"}
