@@ -42,10 +42,11 @@ _TRIGGERS = """
     SELECT evtname::text, evtenabled::text
     FROM (SELECT %s::text) AS raised(whence) CROSS JOIN pg_event_trigger t JOIN pg_proc p ON p.oid = t.evtfoid
     CROSS JOIN concat(quote_ident(proname), '()') AS called
-    WHERE evtenabled <> 'D' AND (position(' ' || called IN whence) > 0 OR position('.' || called IN whence) > 0
+    WHERE evtenabled <> 'D'
+      AND (position(' ' || called IN whence) > 0 OR position('.' || called IN whence) > 0
         OR position(concat(' "', proname, '"') IN whence) > 0)
     ORDER BY 1"""
-"""The event triggers whose functions an error names: with the schema, unless a function has a `search_path` of
+"""The event triggers whose functions an error names: with the schema, unless a function has a search path of
 its own, or as other languages than PL/pgSQL do.
 """
 
