@@ -205,10 +205,18 @@ def _check_crashes(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_retention(context: CheckContext) -> Iterator[Finding]:
+    limit = int(context.variable("binlog_space_limit") or 0)
+    if limit:
+        yield Finding(  # MariaDB, which names it max_binlog_total_size, too
+            "binlog_space_limit", "warning",
+            f"is {limit}: log beyond that many bytes is removed, whether the agent has read it or not",
+            "SET GLOBAL binlog_space_limit = 0; and remove it from the server's configuration file",
+        )  # fmt: skip
     seconds = float(context.variable("binlog_expire_logs_seconds") or 0)
     seconds = seconds or float(context.variable("expire_logs_days") or 0) * 86_400
     if seconds == 0:
-        yield Finding("retention", "ok", "the log is kept until it is purged by hand")
+        until = "however old it is" if limit else "until it is purged by hand"
+        yield Finding("retention", "ok", f"the log is kept {until}")
         return
     short = seconds < RETENTION_SECONDS
     name = (

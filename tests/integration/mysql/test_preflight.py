@@ -91,6 +91,23 @@ def test_a_setting_that_does_not_fit_is_reported_with_what_fixes_it(
         mariadb.execute(f"SET GLOBAL {name} = {value}")
 
 
+@pytest.mark.every_release
+@pytest.mark.only_mariadb
+def test_a_limit_on_the_size_of_the_log_is_reported(mariadb: MysqlDatabase) -> None:
+    name = "binlog_space_limit"
+    if not mariadb.execute(f"SHOW VARIABLES LIKE '{name}'"):
+        pytest.skip("this release has none")
+    assert name not in findings(mariadb)
+    mariadb.execute(f"SET GLOBAL {name} = 1000000000")
+    try:
+        found = findings(mariadb)[name]
+        assert found.state == "warning"
+        mariadb.execute(fixed(found))
+        assert name not in findings(mariadb)
+    finally:
+        mariadb.execute(f"SET GLOBAL {name} = 0")
+
+
 def test_a_replica_under_the_agents_own_server_id_is_reported(mariadb: MysqlDatabase) -> None:
     ours = int(findings(mariadb)["server_id"].detail.rpartition(" ")[2])
     with following(source_of(mariadb)) as log:  # another agent of this name gives way, and is no mistake
