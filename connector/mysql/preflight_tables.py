@@ -33,6 +33,7 @@ from connector.mysql.definitions.column_rights import granted_by_column, refuse_
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
 from connector.mysql.definitions.layouts import Definition, layout_now, why_unfit
 from connector.mysql.definitions.session_values import compares_texts_with_dates, depends_on_settings
+from connector.mysql.definitions.virtual_columns import miscomputed, miscomputed_columns
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
@@ -198,19 +199,25 @@ def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:
 
 
 def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
-    """Check for virtual columns, which MariaDB's partial row images omit even if they changed."""
+    """Check for virtual columns that partial row images omit or miscompute.
+
+    MariaDB omits them even if they have changed; MySQL: see `virtual_columns`.
+    """
     image = context.variable("binlog_row_image")
-    if not context.server.mariadb or image == "FULL" or not context.may_have_virtual(facts.table):
+    if image == "FULL" or not context.may_have_virtual(facts.table):
         return None
-    noted = noted_columns(context.connection, facts.table)
-    names = ", ".join(name for name, column in noted.items() if column.virtual)
+    if context.server.mariadb:
+        noted = noted_columns(context.connection, facts.table)
+        names = [name for name, column in noted.items() if column.virtual]
+        reason = (
+            f"has virtual columns ({', '.join(names)}), which the log omits with binlog_row_image = {image}"
+        )
+    else:
+        names = miscomputed_columns(context.connection, context.server).get(facts.table, [])
+        reason = miscomputed(names)
     if not names:
         return None
-    return Finding(
-        f"table {facts.table}", "failed",
-        f"has virtual columns ({names}), which the log omits with binlog_row_image = {image}",
-        "SET GLOBAL binlog_row_image = FULL;",
-    )  # fmt: skip
+    return Finding(f"table {facts.table}", "failed", reason, "SET GLOBAL binlog_row_image = FULL;")
 
 
 def _check_session_values(context: CheckContext, facts: TableFacts) -> Finding | None:

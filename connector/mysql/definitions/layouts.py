@@ -37,6 +37,7 @@ from connector.mysql.catalog import (
 from connector.mysql.connection import code_of
 from connector.mysql.definitions.digests import COLUMNS, INDEXES, digest_of, read_digests, read_rows
 from connector.mysql.definitions.foreign_keys import Cascades, cascading_table
+from connector.mysql.definitions.virtual_columns import miscomputed_columns, miscomputed_table
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, traits_of
 from connector.mysql.log.transaction import NativeKeys
 from connector.mysql.server import Server
@@ -181,6 +182,7 @@ def layouts_of(
     Omits those in `busy`, and those locked now; without `busy`, a lock is an error.
     """
     cascades = Cascades(connection, server, native=native_keys is not None and native_keys.seen)
+    miscomputed = miscomputed_columns(connection, server)
     awaited = [facts for facts in found if busy is None or facts.table not in busy]
     known = definitions.read(connection, [facts.table for facts in awaited], settings)
     layouts = []
@@ -188,7 +190,7 @@ def layouts_of(
         definition = known.get(facts.table)
         try:
             layout = definition.layout if definition else layout_now(connection, facts.table, settings)
-            if layout is not None and (problem := _misfit(facts, cascades)):
+            if layout is not None and (problem := _misfit(facts, cascades, miscomputed)):
                 layout = ResolvedLayout(facts.table, None, None, problem)
         except pymysql.Error as error:
             if busy is None or code_of(error) not in LOCKED:
@@ -201,13 +203,17 @@ def layouts_of(
     return [layout for layout in layouts if not layout.problem or layout.table in there]
 
 
-def _misfit(facts: TableFacts, cascades: Cascades) -> TableError | None:
+def _misfit(
+    facts: TableFacts, cascades: Cascades, miscomputed: Mapping[TableName, list[str]]
+) -> TableError | None:
     """Return what prevents exact capture of a table, whatever its layout."""
     table, formatted = facts.table, qualified(facts.table)
     if why := why_unfit(facts.engine):
         return TableError(table, f"it {why}", hint=f"ALTER TABLE {formatted} ENGINE = InnoDB")
     if names := cascades.of(table):
         return cascading_table(table, names)
+    if table in miscomputed:
+        return miscomputed_table(table, miscomputed[table])
     return None
 
 

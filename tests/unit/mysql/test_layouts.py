@@ -27,7 +27,7 @@ WITHOUT: Any = SimpleNamespace(of=lambda table: [])
 def test_only_an_engine_all_of_whose_changes_are_in_the_log_is_captured(
     engine: str | None, reason: str | None
 ) -> None:
-    found = _misfit(TableFacts(TableName("d", "t"), "BASE TABLE", engine, 0), WITHOUT)
+    found = _misfit(TableFacts(TableName("d", "t"), "BASE TABLE", engine, 0), WITHOUT, {})
     assert (found is None) == (reason is None)
     if found is not None:
         assert str(reason) in found.reason

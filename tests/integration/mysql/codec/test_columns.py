@@ -149,6 +149,36 @@ def test_an_update_that_lacks_a_virtual_column_quarantines_its_table(mariadb: My
     assert [(row["n"], row["_cdc"]["unchanged"]) for row in other.table.to_pylist()] == [(2, ["g"])]
 
 
+@pytest.mark.only_mysql
+def test_a_table_with_a_virtual_column_made_of_a_virtual_text_is_unfit_while_texts_are_not_logged(
+    mariadb: MysqlDatabase,
+) -> None:
+    virtual = "GENERATED ALWAYS AS ({}) VIRTUAL"
+    text, length = virtual.format("concat(v, 't')"), virtual.format("char_length(w)")
+    mariadb.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, v varchar(9), x int, w text {text}, n int {length})",
+        f"CREATE TABLE u (id int PRIMARY KEY, v varchar(9), w varchar(99) {text}, n int {length})",
+        f"CREATE TABLE o (id int PRIMARY KEY, v varchar(9), w text {text}, n text {length})",
+        "INSERT INTO t (id, v) VALUES (1, 'abc')",
+    )
+    source = source_of(mariadb)
+    with following(source) as log:
+        mariadb.execute("SET binlog_row_image = NOBLOB", "UPDATE t SET x = 1")
+        (row,) = read_all(mariadb, log)
+    assert (row["n"], row["_cdc"]["unchanged"], reported(mariadb, "n")) == (None, ["w"], [(4,)])
+    assert source.check_catalog().unfit == {}
+    mariadb.execute("SET GLOBAL binlog_row_image = NOBLOB")
+    try:
+        ((table, unfit),) = source.check_catalog().unfit.items()
+        failed = [found for found in source.check() if found.state == "failed"]
+    finally:
+        mariadb.execute("SET GLOBAL binlog_row_image = FULL")
+    assert (str(table), "(n)" in unfit.reason) == (f"{mariadb.name}.t", True)
+    assert [(found.table, found.detail) for found in failed] == [(table, unfit.reason)]
+    assert source.check_catalog().unfit == {}
+    source.close()
+
+
 @pytest.mark.only_mariadb
 def test_an_update_that_may_be_a_replace_asks_for_the_virtual_column_that_it_lacks(
     mariadb: MysqlDatabase,
