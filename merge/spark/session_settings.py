@@ -67,6 +67,10 @@ first load of any size was written by one task, to one file."""
 UNCOMPACTED = {"spark.databricks.delta.autoCompact.enabled": "false"}
 """Delta does not compact a table's small files after a commit, whatever the table's properties say."""
 
+OWN_COLUMNS = {"spark.databricks.delta.schema.autoMerge.enabled": "false"}
+"""A MERGE adds no columns to its target, nor to `_cdc` the fields that only changes have: the next merge would
+refuse the table for them."""
+
 REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
 """Rewrite changed files instead of marking rows as deleted: cheaper for a small file, and readers find only
 one."""
@@ -86,6 +90,7 @@ LITERAL = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.legacy.createEmptyCollectionUsingStringType": "false",
 }
 """SQL is taken literally, and values stay as landed, whatever the caller's session sets.
 
@@ -112,7 +117,7 @@ own.
 PLAIN = {**LITERAL, **JUDGING, **EVERY_DAY}
 """The settings of the merge's own sessions."""
 
-MERGING = {**INTERPRETED, **LEAN, **IN_PARTS, **PLAIN, **STRICT}
+MERGING = {**INTERPRETED, **LEAN, **IN_PARTS, **OWN_COLUMNS, **PLAIN, **STRICT}
 """What the merge's own sessions begin with."""
 
 WHOLE_PLANS = {

@@ -20,9 +20,9 @@ from merge import as_of, cuts, job, live, merge_once, table
 from merge.landing_zone import LandingZone
 from merge.shapes import changes_job, history_job
 from merge.spark.session_pool import offers_own_sessions
-from merge.spark.session_settings import analyzes_late
+from merge.spark.session_settings import analyzes_late, applied_settings
 from tests.support.landing.landed import Event, config_of, schema_of
-from tests.support.landing.zone import ORDERS, T, Zone, insert
+from tests.support.landing.zone import ORDERS, T, Zone, insert, update_of_a
 from tests.support.spark.spark_sessions import another_session
 
 LENIENT = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
@@ -77,6 +77,7 @@ ALTERED = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.retainGroupColumns": "false",
     "spark.sql.sources.useV1SourceList": "",
+    "spark.sql.legacy.createEmptyCollectionUsingStringType": "true",
     "spark.sql.session.timeZone": "Asia/Tokyo",
 }
 
@@ -129,6 +130,16 @@ def test_names_keys_dates_and_instants_come_as_they_are_whatever_the_callers_ses
         found = named.select(*formatted, F.unix_micros("z")).collect()
         assert [tuple(r) for r in found] == [(key, "x", "1500-01-01", "n", -14831769600000000)]
     assert {setting: zone.spark.conf.get(setting) for setting in ALTERED} == ALTERED
+
+
+def test_a_session_in_which_merge_may_add_columns_adds_none(zone: Zone) -> None:
+    """Changes have fields in `_cdc` that no table has: the next merge took them for somebody else's."""
+    zone.begin(insert(5, 1))
+    with applied_settings(zone.spark, {"spark.databricks.delta.schema.autoMerge.enabled": "true"}):
+        for position in (20, 30):
+            zone.log(position, update_of_a(position - 5, 1, position))
+            assert zone.merge().exact
+    assert zone.rows() == [(1, 30, "x")]
 
 
 JUDGED = {
