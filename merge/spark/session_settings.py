@@ -68,8 +68,9 @@ UNCOMPACTED = {"spark.databricks.delta.autoCompact.enabled": "false"}
 """Delta does not compact a table's small files after a commit, whatever the table's properties say."""
 
 OWN_COLUMNS = {"spark.databricks.delta.schema.autoMerge.enabled": "false"}
-"""A MERGE adds no columns to its target, nor to `_cdc` the fields that only changes have: the next merge would
-refuse the table for them."""
+"""A MERGE adds no columns to its target, nor to `_cdc` the fields that only changes have: for these, the next
+merge would refuse the table.
+"""
 
 REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
 """Rewrite changed files instead of marking rows as deleted: cheaper for a small file, and readers find only
