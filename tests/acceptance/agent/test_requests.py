@@ -145,7 +145,7 @@ def test_dumps_under_control_while_they_run(place: Installation, tmp_path: Path)
         place.run("set", request, "--chunk-rows", "500", "--delay-seconds", "0")
         place.run("resume", "--all")
         agent.wait_until(lambda: listed(place, request)["state"] == "done", "it is done")
-        assert listed(place, request)["chunks"] < 30
+        assert listed(place, request)["chunks"] <= paused["chunks"] + 3  # however many were read until then
         assert listed(place, request)["share"] == 1
         place.run("set", "--defaults")
         wait_set(place, agent, "delay_seconds 0.0")
