@@ -5,8 +5,9 @@ Rules: an update that changes the key becomes a delete of the old key and an ins
 image lacks (MINIMAL, NOBLOB) is taken from the before image, which has the same value; if that lacks it too,
 it is null and listed in `unchanged`.
 
-This applies to inserts as well: columns that they omit have their default, which the log does not carry. A
-JSON difference is applied to the old value. Events keep the log's order.
+This applies to inserts as well: columns that they omit have their default, which the log does not carry. One
+that omits all (``INSERT INTO t () VALUES ()``, MINIMAL) does not even show how many rows it has, and is
+refused. A JSON difference is applied to the old value. Events keep the log's order.
 
 A table with system versioning (`TableMap.row_end`) lands its current rows: a version that ends is a delete,
 and changes to ended versions do not land. Nor do hidden columns.
@@ -95,6 +96,9 @@ def decode_changes(
         raise TableError(schema.table, f"the log has columns {[c.name for c in table_map.landed]}")
     walker = RowWalker([column.type for column in table_map.columns])
     shapes = shapes_of(events, len(table_map.columns))
+    if any(shape.is_bare for shape in shapes):
+        hint = "SET GLOBAL binlog_row_image = FULL, in all sessions, then dump the table again"
+        raise TableError(schema.table, "the log of an insert carries no column of its rows", hint=hint)
     rows = find_rows(walker, events, shapes)
     decoder = _Decoder(schema, table_map, walker, epoch, events, shapes, placement)
     step = max(1, BATCH_VALUES // max(1, len(names) * (1 + schema.before_images)))

@@ -94,6 +94,11 @@ class Shape:
     starts: Offsets
     is_mariadbs_update: bool = False
 
+    @property
+    def is_bare(self) -> bool:
+        """Return whether the rows have no bytes at all, so their number is unknown."""
+        return self.operation == INSERT and self.after is not None and not self.after.present
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -1,12 +1,14 @@
-"""Tables without a key on real servers: what happens to them lands as it is."""
+"""Tables without a key on real servers, and rows without one: what happens to them lands as it is."""
 
 from __future__ import annotations
+
+import pytest
 
 from connector.mysql.source import MysqlSource
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.log_scenarios import assert_changes_without_a_key
 from tests.support.source.mysql_source import read_all, source_of
-from tests.support.source.reading import following, ops
+from tests.support.source.reading import following, ops, quarantines, read_to
 
 
 def only_changes(mariadb: MysqlDatabase, **more: object) -> MysqlSource:
@@ -53,3 +55,15 @@ def test_a_keyed_table_whose_changes_alone_are_wanted_has_its_deletes_as_the_log
     assert ops(found, "id", "v") == [
         ("insert", 1, "a"), ("insert", 2, "b"), ("update", 3, "a"), ("delete", 3, "a"), ("delete", 2, None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", pytest.param("", marks=pytest.mark.only_mysql)])
+def test_an_insert_whose_log_has_no_column_at_all_quarantines_its_table(
+    mariadb: MysqlDatabase, key: str
+) -> None:
+    mariadb.execute(f"CREATE TABLE t (id int DEFAULT 1 {key}, v int DEFAULT 2)")
+    with following(source_of(mariadb) if key else only_changes(mariadb)) as log:
+        mariadb.execute("SET binlog_row_image = MINIMAL", "INSERT INTO t () VALUES ()")
+        read_to(log, mariadb.end_of_log())
+        (found,) = quarantines(log.take())
+    assert (found.table.name, found.reason) == ("t", "the log of an insert carries no column of its rows")
