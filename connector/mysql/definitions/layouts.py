@@ -149,8 +149,8 @@ def _definition(
     if problem := misidentified(layout, indexed):
         layout = ResolvedLayout(table, None, None, problem)
     if layout.table_map is not None and layout.schema is not None:
-        key = {*layout.table_map.key, *layout.schema.key}
-        layout = layout._replace(traits=traits_of({row[0]: _noted(row) for row in rows}, key))
+        unique = {column for _, column, *_ in indexed}
+        layout = layout._replace(traits=traits_of({row[0]: _noted(row) for row in rows}, unique))
     return Definition(layout, any(row[_VIRTUAL] for row in rows))
 
 

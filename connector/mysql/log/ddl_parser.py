@@ -217,7 +217,7 @@ def _effects_of(tokens: list[_Token], words: list[str], database: str) -> list[E
 def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     what = words[1] if len(words) > 1 else ""
     if what == "INDEX":
-        return _on_index("DROP INDEX", ("index", "copy"), tokens, words, database)
+        return _on_index("DROP INDEX", ("index", "copy", "traits"), tokens, words, database)
     if what == "TEMPORARY" or what in _OBJECTS:
         return []
     if what in ("DATABASE", "SCHEMA"):
@@ -228,7 +228,7 @@ def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effe
 
 def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if words[1:3] != ["OR", "REPLACE"]:
-        kinds: tuple[Kind, ...] = ("copy",)
+        kinds: tuple[Kind, ...] = ("copy", "traits") if "UNIQUE" in words[1:5] else ("copy",)
         return _on_index("CREATE INDEX", kinds, tokens, words, database) if _is_of_index(words) else []
     if words[3:4] in (["DATABASE"], ["SCHEMA"]):
         name, _ = _table_at(tokens, 4, database)
@@ -237,7 +237,7 @@ def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effe
         name, _ = _table_at(tokens, 4, database)
         return _effects_on(name, "unlogged", "CREATE OR REPLACE SEQUENCE", tokens, database)
     if "INDEX" in words[3:5]:
-        return _on_index("CREATE OR REPLACE INDEX", ("index", "copy"), tokens, words, database)
+        return _on_index("CREATE OR REPLACE INDEX", ("index", "copy", "traits"), tokens, words, database)
     if "TABLE" not in words[3:5]:
         return []
     name, _ = _table_at(tokens, words.index("TABLE") + 1, database)
@@ -292,8 +292,11 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     return effects + _renamed_table(tokens, index, table, database)
 
 
-_TRAITS = frozenset(("DEFAULT", "VERSIONING"))
-"""Words in clauses that change traits of columns, but for those that have a column made another."""
+_TRAITS = frozenset(("DEFAULT", "VERSIONING", "UNIQUE"))
+"""Words in clauses that change traits of columns, but for those that have a column made another.
+
+A unique index may become the key that the log names. A primary key is ``unlogged``.
+"""
 
 _UNCHECKED = (
     "ALTER TABLE ... WITHOUT VALIDATION, after which a dump may lack rows that are in a partition that is not"

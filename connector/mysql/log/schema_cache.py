@@ -75,14 +75,14 @@ class NotedColumn(NamedTuple):
 _MARKS = ("virtual", "row_end", "default")
 
 
-def traits_of(columns: Mapping[str, NotedColumn], key: Collection[str]) -> dict[str, str]:
+def traits_of(columns: Mapping[str, NotedColumn], unique: Collection[str]) -> dict[str, str]:
     """Return, of the columns that have any, all that the log reader takes from MariaDB's catalog, as words.
 
-    Only the default of a column in the key matters to it. `NotedColumn.of` parses it.
+    Only defaults in unique indexes matter to it: the key that the log names is one. `NotedColumn.of` parses it.
     """
     found = {}
     for name, column in columns.items():
-        has = column.virtual, column.row_end, column.default and name in key
+        has = column.virtual, column.row_end, column.default and name in unique
         words = [mark for mark, is_so in zip(_MARKS, has, strict=True) if is_so]
         if words := [column.type, *words] if has_alias(column.type) else words:
             found[name] = " ".join(words)

@@ -173,6 +173,26 @@ def test_a_definition_that_changes_behind_the_log_is_found_and_the_log_read_anew
         wait_until(lambda: any(ahead.quarantined in text for text in quarantined()), "it is quarantined")
 
 
+def test_a_replace_of_the_default_of_the_key_that_the_log_names_is_no_update(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    """In a table without a primary key, that is its first unique key without nulls, whichever one lands."""
+    mariadb.execute(
+        "CREATE TABLE t (u int NOT NULL DEFAULT 5, k int NOT NULL DEFAULT 1, v int, w int,"
+        " UNIQUE (u, k), UNIQUE (k))",
+        "INSERT INTO t VALUES (6, 1, 1, 9)",
+    )
+    with agent(mariadb, tmp_path, keys={"t": ("k",)}) as store:
+        wait_caught_up(mariadb, store)
+        name = TableName(mariadb.name, "t")
+        wait_until(lambda: manifests_in(store)[-1].tables[name].traits is not None, "its traits are recorded")
+    mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (v) VALUES (7)")
+    with agent(mariadb, tmp_path, keys={"t": ("k",)}) as store:
+        wait_caught_up(mariadb, store)
+    found = [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"]
+    assert [_LIKE_REPLACE in text for text in found] == [True]
+
+
 def rows_before(store: Any, mariadb: MysqlDatabase, end: int) -> dict[int, int]:
     """What landed of table t from before a position, resolved: v by the first column of the key."""
     tables: dict[TableName, Table] = defaultdict(Table)

@@ -155,6 +155,22 @@ def test_a_dropped_index_names_its_table(statement: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "may_change"),
+    [
+        ("CREATE UNIQUE INDEX i ON t (a)", True),
+        ("CREATE OR REPLACE INDEX i ON t (a)", True),
+        ("CREATE INDEX `unique` ON t (a)", False),
+        ("DROP INDEX i ON t", True),
+        ("ALTER TABLE t ADD UNIQUE (a)", True),
+        ("ALTER TABLE t ADD CONSTRAINT c UNIQUE KEY (a)", True),
+        ("ALTER TABLE t ADD INDEX (a)", False),
+    ],
+)
+def test_a_unique_index_may_be_the_key_whose_defaults_count(statement: str, *, may_change: bool) -> None:
+    assert (("traits", "d", "t") in reported(statement)) == may_change
+
+
+@pytest.mark.parametrize(
     "clauses", ["RENAME INDEX i TO j", "DROP FOREIGN KEY f", "ADD INDEX (a)", "DROP `index`", "DROP a"]
 )
 def test_an_alter_that_drops_no_index_names_none(clauses: str) -> None:
