@@ -14,7 +14,8 @@ and changes to ended versions do not land. Nor do hidden columns.
 
 MariaDB logs a REPLACE of a row as an update, without the columns that it reset to their defaults (MINIMAL) or
 without such texts (NOBLOB). It carries the key, which an UPDATE under MINIMAL does only if it sets it. So an
-update that carries the key and lacks columns lands as a delete and an insert: what it lacks is requested.
+update that carries the key and lacks columns lands as a delete and an insert: what it lacks is requested. One
+that lacks columns of the key, all with defaults, is refused: the row may have these in its key now.
 
 The image before an update or delete also lands as its before-image, if the layout asks for it. Columns that
 it lacks (MINIMAL, NOBLOB) are listed there as missing. For an update that changes the key, the delete carries
@@ -270,11 +271,13 @@ class _Decoder:
         for number, shape in enumerate(self._shapes):
             if not shape.is_mariadbs_update or shape.before is None or shape.after is None:
                 continue
-            present = {*shape.before.present, *shape.after.present}
-            if all(column.hidden or index in present for index, column in enumerate(self._columns)):
+            before, after = {*shape.before.present}, {*shape.after.present}
+            shown = {index for index, column in enumerate(self._columns) if not column.hidden}
+            if shown <= before or shown <= after:
                 continue
-            marked[number] = not self._primary.isdisjoint(shape.after.present)
-            if not marked[number] and all(self._columns[index].default for index in self._primary):
+            reset = self._primary - after
+            marked[number] = reset != self._primary and not shown <= before | after
+            if reset and all(self._columns[index].default for index in reset):
                 raise TableError(
                     self._schema.table,
                     "the log of a row's update lacks columns, and a REPLACE of a default key looks the same",

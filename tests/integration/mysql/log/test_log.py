@@ -93,15 +93,21 @@ def test_what_a_replace_resets_is_reported_or_missing_and_never_the_old_value(
 
 
 @pytest.mark.only_mariadb
+@pytest.mark.parametrize(
+    ("columns", "replaced"),
+    [
+        ("id int DEFAULT 0 PRIMARY KEY, n int DEFAULT 5, w int UNIQUE", "(w) VALUES (1)"),
+        ("id int DEFAULT 0 PRIMARY KEY, w int UNIQUE", "(w) VALUES (1)"),  # all others have a value
+        ("a int, id int DEFAULT 0, w int UNIQUE, PRIMARY KEY (a, id)", "(a, w) VALUES (1, 1)"),
+    ],
+)
 def test_an_update_that_may_be_a_replace_of_the_default_key_quarantines_its_table(
-    mariadb: MysqlDatabase,
+    mariadb: MysqlDatabase, columns: str, replaced: str
 ) -> None:
-    mariadb.execute(
-        "CREATE TABLE t (id int DEFAULT 0 PRIMARY KEY, n int DEFAULT 5, w int UNIQUE)",
-        "INSERT INTO t VALUES (1, 1, 1)",
-    )
+    mariadb.execute(f"CREATE TABLE t ({columns})")
+    mariadb.execute(f"INSERT INTO t VALUES ({', '.join(['1'] * (columns.count(' int')))})")
     with following(source_of(mariadb)) as log:
-        mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (w) VALUES (1)")
+        mariadb.execute("SET binlog_row_image = MINIMAL", f"REPLACE INTO t {replaced}")
         read_to(log, mariadb.end_of_log())
         (found,) = quarantines(log.take())
     assert "REPLACE" in found.reason
