@@ -78,7 +78,7 @@ _MARKS = ("virtual", "row_end", "default")
 def traits_of(columns: Mapping[str, NotedColumn], unique: Collection[str]) -> dict[str, str]:
     """Return, of the columns that have any, all that the log reader takes from MariaDB's catalog, as words.
 
-    Only defaults in unique indexes matter to it: the key that the log names is one. `NotedColumn.of` parses it.
+    Only defaults in unique indexes matter to it: the log names one as the key. `NotedColumn.of` parses it.
     """
     found = {}
     for name, column in columns.items():
