@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from connector.landing.format import request_path
+from connector.landing.format import REQUEST_BYTES, request_path
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.apply import KEEPS, NEWER
@@ -31,11 +31,14 @@ from merge.report import TableReport
 from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row
 
 log = logging.getLogger(__name__)
 
 KEYS_PER_REQUEST = 2_000
+BYTES_PER_REQUEST = REQUEST_BYTES // 2
+"""Of keys. The agent rejects a larger request than `REQUEST_BYTES`; it would be the same after each merge."""
+
 MOST_KEYS = 50_000
 """Beyond this many keys, dumping the whole table costs the source less."""
 
@@ -53,7 +56,6 @@ INCOMPLETE = "size(_cdc.missing) > 0 AND _cdc.op <> 'delete'"
 
 
 def request_missing(
-    spark: SparkSession,
     landing: LandingZone,
     plan: TablePlan,
     source: DataFrame,
@@ -68,17 +70,17 @@ def request_missing(
     left = incomplete(source, layout, target, plan.dumping).orderBy("asked", ascending=False)
     found = left.limit(MOST_KEYS + 1).collect()
     asked = [row for row in found if row["asked"]] if plan.state.state == "captured" else []
-    _request_keys(spark, landing, plan.table, asked, layout)
+    _request_keys(landing, plan.table, asked, layout)
     return IncompleteRows(len(found), len(asked))
 
 
 def request_missing_again(
-    spark: SparkSession, landing: LandingZone, table: TableName, target: DataFrame, layout: TargetLayout
+    landing: LandingZone, table: TableName, target: DataFrame, layout: TargetLayout
 ) -> int:
     """Request again all rows of a target that lack a column; return their number."""
     keys = _keys("", layout)
     found = target.where(INCOMPLETE).select(*keys).limit(MOST_KEYS + 1).collect()
-    _request_keys(spark, landing, table, found, layout)
+    _request_keys(landing, table, found, layout)
     return len(found)
 
 
@@ -87,16 +89,33 @@ def count_incomplete(target: DataFrame) -> int:
     return target.where(INCOMPLETE).count()
 
 
-def _request_keys(
-    spark: SparkSession, landing: LandingZone, table: TableName, found: Sequence[Row], layout: TargetLayout
-) -> None:
+def _request_keys(landing: LandingZone, table: TableName, found: Sequence[Row], layout: TargetLayout) -> None:
     keys = [[row[f"k{n}"] for n in range(len(layout.key))] for row in found]
-    if len(found) > MOST_KEYS or not fit_a_request(keys):
+    fit = fit_a_request(keys) and all(_bytes(key) <= BYTES_PER_REQUEST for key in keys)
+    if len(keys) > MOST_KEYS or not fit:
         write_request(landing, [table])
         return
-    keys.sort()
-    for first in range(0, len(keys), KEYS_PER_REQUEST):
-        write_request(landing, [table], keys[first : first + KEYS_PER_REQUEST])
+    for batch in _batches(sorted(keys)):
+        write_request(landing, [table], batch)
+
+
+def _batches(keys: Iterable[list[str]]) -> Iterator[list[list[str]]]:
+    """Split keys into what one request each names."""
+    batch: list[list[str]] = []
+    size = 0
+    for key in keys:
+        size += _bytes(key)
+        if batch and (len(batch) == KEYS_PER_REQUEST or size > BYTES_PER_REQUEST):
+            yield batch
+            batch, size = [], _bytes(key)
+        batch.append(key)
+    if batch:
+        yield batch
+
+
+def _bytes(key: list[str]) -> int:
+    """Return the bytes of a key in a request, in which a character may take twelve."""
+    return len(json.dumps(key))
 
 
 def incomplete(source: DataFrame, layout: TargetLayout, target: DataFrame | None, dumping: bool) -> DataFrame:

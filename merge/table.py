@@ -379,7 +379,7 @@ class TableJob:
         if self.plan.partial and self.asks:
             # Their values are not read for that: of hundreds of columns, that would cost as much as merging.
             lacking = source if frame is None else self._changes(frame, groups, soft=soft, values=())
-            missing = request_missing(self.spark, self.landing, self.plan, lacking, self.layout, frame)
+            missing = request_missing(self.landing, self.plan, lacking, self.layout, frame)
         marked = DELETED_AT in self.state.structs[CDC]
         rules = Rules(
             self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all, marked, groups
@@ -409,7 +409,7 @@ class TableJob:
     def request_missing_again(self) -> int:
         """Request all rows that lack a column; return their number."""
         frame = self.target.frame(self.spark)
-        return request_missing_again(self.spark, self.landing, self.plan.table, frame, self.layout)
+        return request_missing_again(self.landing, self.plan.table, frame, self.layout)
 
     def _count_missing(self, commits: Commits) -> int:
         with applied_settings(self.spark, ANY_VERSION):  # its rows may have been the same for weeks

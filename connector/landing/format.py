@@ -61,6 +61,8 @@ INSERT, UPDATE, DELETE, TRUNCATE, DUMP = "insert", "update", "delete", "truncate
 
 LEASE = "lease.json"
 REQUESTS = "requests"
+REQUEST_BYTES = 8 << 20
+"""Limit of one request, whoever writes it."""
 CONSUMERS = "consumers"
 MANIFESTS = "manifest"
 MANIFESTS_PER_FOLDER = 1000

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from connector.errors import OperatorError, RequestError
-from connector.landing.format import REQUESTS, encode, request_path
+from connector.landing.format import REQUEST_BYTES, REQUESTS, encode, request_path
 from connector.landing.manifest import DumpKind, DumpSettings, TableState
 from connector.schema import TableName
 from connector.store.protocol import Store
@@ -36,8 +36,8 @@ REJECTED = "rejected"
 MOST_RANGES = 1000
 """Limit of ranges per request: each is a chunk, and manifests list all that are still to be read."""
 
-MOST_BYTES = 8 << 20
-"""Limit of one request: some 400,000 keys. A merge requests 2,000 at a time."""
+MOST_BYTES = REQUEST_BYTES
+"""Limit of one request: some 400,000 keys. A merge requests 2,000 at a time, or fewer if they are long."""
 
 MOST_PARTS = 1000
 """Limit of objects per request."""
