@@ -20,9 +20,12 @@ _REMOVE = "or take it out of limits.replicas"
 
 
 def lag_of(channel: Mapping[str, Any]) -> float | None:
-    """Return how many seconds a replication channel is behind; None if it does not run."""
+    """Return how many seconds a replication channel is behind; None if it does not run.
+
+    Not counting the delay that it is configured to have (``SOURCE_DELAY``), which no pause makes up for.
+    """
     lag = channel.get("Seconds_Behind_Source", channel.get("Seconds_Behind_Master"))
-    return None if lag is None else float(lag)
+    return None if lag is None else max(0.0, float(lag) - float(channel.get("SQL_Delay") or 0))
 
 
 class WatchedReplica:

@@ -11,6 +11,7 @@ import pytest
 from connector.config import LimitsConfig, SourceConfig
 from connector.figures.source_load import LoadWatcher
 from connector.mysql.load.gauge import MysqlGauge
+from connector.mysql.server import channels
 from connector.testing.memory_store import MemoryStore
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -72,6 +73,24 @@ def test_a_replica_that_is_behind_holds_dumps_back(
     unreachable = why(of_primary, nowhere)
     assert str(unreachable).startswith("limits.replicas[0] can't be measured: can't reach the server at ")
     assert "secret-word" not in f"{unreachable}{caplog.text}"
+
+
+def test_a_replica_that_is_delayed_on_purpose_is_not_behind(pair: Replicated) -> None:
+    is_mysql = pair.replica.is_mysql
+    change = "REPLICATION SOURCE TO SOURCE_DELAY" if is_mysql else "MASTER TO MASTER_DELAY"
+    role = "REPLICA" if is_mysql else "SLAVE"
+    pair.primary.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pair.wait_applied()
+    pair.replica.execute(f"STOP {role}", f"CHANGE {change} = 3600", f"START {role}")
+    pair.primary.execute("INSERT INTO t VALUES (1)")
+
+    def shown() -> float:
+        with closing(pair.replica.connect()) as session:
+            (channel,) = channels(session) or []
+        return float(channel.get("Seconds_Behind_Source", channel.get("Seconds_Behind_Master")) or 0)
+
+    wait_until(lambda: shown() > 1, "the server counts the delay", seconds=30)
+    assert why(config_of(pair.replica), replica_lag_seconds=0.5) is None
 
 
 def test_a_check_says_whether_each_replica_can_be_watched(pair: Replicated) -> None:
