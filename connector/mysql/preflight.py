@@ -143,12 +143,14 @@ def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
 
 def _check_row_image(context: CheckContext) -> Iterator[Finding]:
     image = context.variable("binlog_row_image") or "FULL"
-    if image in ("FULL", "FULL_NODUP"):
+    if image == "FULL":
         yield Finding("binlog_row_image", "ok", f"is {image}")
         return
+    effect = "changes carry only some columns, and are merged by column"
+    if image == "FULL_NODUP":  # which omits virtual columns even where they have changed
+        effect = "the first update of a table with virtual columns quarantines it"
     yield Finding(
-        "binlog_row_image", "warning",
-        f"is {image}: changes carry only some columns, and are merged by column",
+        "binlog_row_image", "warning", f"is {image}: {effect}",
         "SET GLOBAL binlog_row_image = FULL;",
     )  # fmt: skip
 

@@ -93,6 +93,22 @@ def test_a_setting_that_does_not_fit_is_reported_with_what_fixes_it(
 
 @pytest.mark.every_release
 @pytest.mark.only_mariadb
+def test_row_images_that_may_lack_virtual_columns_are_reported(mariadb: MysqlDatabase) -> None:
+    try:
+        mariadb.execute("SET GLOBAL binlog_row_image = FULL_NODUP")
+    except pymysql.Error:
+        pytest.skip("this release has no such image")
+    try:
+        found = findings(mariadb)["binlog_row_image"]
+        assert (found.state, "virtual columns" in found.detail) == ("warning", True)
+        mariadb.execute(fixed(found))
+        assert findings(mariadb)["binlog_row_image"].state == "ok"
+    finally:
+        mariadb.execute("SET GLOBAL binlog_row_image = FULL")
+
+
+@pytest.mark.every_release
+@pytest.mark.only_mariadb
 def test_a_limit_on_the_size_of_the_log_is_reported(mariadb: MysqlDatabase) -> None:
     name = "binlog_space_limit"
     if not mariadb.execute(f"SHOW VARIABLES LIKE '{name}'"):
