@@ -106,6 +106,10 @@ OUR_OWN = "USER_RAISED_EXCEPTION"
 UNNAMED = "[UNNAMED_ERROR]"
 """Our name for Java's errors, which have none."""
 
+MOST_CHARACTERS = 2_000
+"""Of a reason, as the lake records it. Spark quotes values whole, of whatever size, and each merge reads the
+last cuts with all their errors."""
+
 WITHHELD = "(the rest is withheld, since it may contain a value)"
 
 _ERROR_NAME = re.compile(r"\[([A-Z_][A-Z0-9_.]*)\]")
@@ -194,7 +198,7 @@ def without_values(error: Exception) -> str:
 
     For tables with masked or excluded values: errors are recorded in the lake.
     """
-    line = first_line(error)
+    line = _shortened(first_line(error))
     name = _ERROR_NAME.search(line)
     if isinstance(error, (DeltatideError, AnalysisException)) or (name and name[1] == OUR_OWN):
         return line
@@ -206,8 +210,13 @@ def whole_reason(error: Exception, line: str | None = None) -> str:
 
     `line`: what to take in place of the first one.
     """
-    line = first_line(error) if line is None else line
+    line = _shortened(first_line(error) if line is None else line)
     return line if isinstance(error, DeltatideError) or _NAMED.match(line) else f"{UNNAMED} {line}"
+
+
+def _shortened(line: str) -> str:
+    most = MOST_CHARACTERS
+    return line if len(line) <= most else f"{line[:most]}... ({len(line):,} characters)"
 
 
 def reason_without_values(reason: str) -> str:

@@ -267,6 +267,15 @@ def test_a_file_that_could_not_be_read_is_named_unless_its_folder_has_a_value() 
         assert reason_without_values(reason) == told
 
 
+def test_a_value_of_any_size_is_recorded_in_part() -> None:
+    long = PySparkException(f"[CAST_INVALID_INPUT] The value '{'x' * 100_000_000}' of the type STRING")
+    analysis = AnalysisException(f"[UNRESOLVED_COLUMN] {'y' * 100_000}")
+    for reason in (whole_reason(long), whole_reason(long, innermost(long)), without_values(analysis)):
+        assert len(reason) < 2_100
+        assert reason.endswith(" characters)")
+    assert reason_without_values(whole_reason(long)).startswith("[CAST_INVALID_INPUT] (the lake")
+
+
 def test_an_error_of_java_without_a_name_leaves_the_lake_without_values() -> None:
     """Ours may name columns in capitals and brackets; a value may read like a name."""
     ours: Exception = TableError(TableName("public", "orders"), "its key is now [ID]")
