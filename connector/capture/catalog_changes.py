@@ -277,11 +277,13 @@ def settle_traits(tables: Tables, dumps: DumpQueue, number: int, position: int) 
     changed = set()
     for name, traits in tables.traits.take(position, tables.states).items():
         if tables.states[name].traits is not None and tables.states[name].state == "captured":
-            log.warning("%s: %s; rereading its rows", name, _TRAITS_CHANGED)
-            tables.notice(name, "gap", f"{_TRAITS_CHANGED}: dumping it again")
+            log.warning("%s: %s", name, _TRAITS_CHANGED)
             changed.add(name)
             if tables.has_key(name):
+                tables.notice(name, "gap", f"{_TRAITS_CHANGED}: dumping it again")
                 _queue_repair(dumps, name, number, position, None)
+            else:
+                tables.notice(name, "gap", f"{_TRAITS_CHANGED}: changes since then may have been misread")
         tables.update(name, traits=dict(traits))
     return changed
 

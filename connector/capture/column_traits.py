@@ -7,9 +7,10 @@ one has.
 
 Invariants:
 
-- What a manifest has of a table is true at its position. What a check has found counts once the log has been
-  read past the check, and if the log has had no statement since the check began that redefines the table:
-  such a statement holds its table while it changes catalog and log, so no check falls in between.
+- What a manifest has of a table is true at its position; it has nothing of one that was redefined, or added,
+  since the last check that counts. What a check has found counts once the log has been read past the check,
+  and if the log has had no statement since the check began that redefines the table: such a statement holds
+  its table while it changes catalog and log, so no check falls in between.
 - A statement that redefines a table has its traits forgotten, by the manifest that has its log, until a later
   check counts.
 - Traits that changed without such a statement changed behind the log, which may have been misread since then.

@@ -104,9 +104,7 @@ class _MaskedSource(_Wrapper):
         found: CatalogSnapshot = self._inner.check_catalog(known)
         columns = {table: self._selected(table, names) for table, names in found.columns.items()}
         comments = {table: self._without_others(its) for table, its in found.comments.items()}
-        selected = {table: self._selected(table, frozenset(its)) for table, its in found.traits.items()}
-        traits = {table: {n: found.traits[table][n] for n in names} for table, names in selected.items()}
-        return replace(found, columns=columns, comments=comments, traits=traits)
+        return replace(found, columns=columns, comments=comments)
 
     def _without_others(self, found: TableComments) -> TableComments:
         """Leave out the comments of columns that don't land."""
@@ -121,7 +119,10 @@ class _MaskedSource(_Wrapper):
         return names if landed is None else frozenset(filter(landed.settings.selects, names))
 
     def open_log(self, epoch: int, resume_point: ResumePoint, known: KnownTables | None = None) -> LogReader:
-        """Open the log. A layout as it landed names the source's types of masked columns, too."""
+        """Open the log. A layout as it landed names the source's types of masked columns, too.
+
+        And traits are of all columns, also of those that don't land: the log has them.
+        """
         log = self._inner.open_log(epoch, resume_point, known)
         return cast(LogReader, _MaskedLog(log, self._masked))
 
