@@ -8,6 +8,9 @@ the log has a statement that may have changed it. Only if the catalog is read af
 already shows the effect of the next one, is the log between the two read as if it were after both. The next
 one then has the table dumped again, if it matters.
 
+Of columns that a row's table lacks, nothing is kept: they are those of a former or a later table of its name,
+and a column that comes under such a name is another one.
+
 A column that the catalog lacks, or shows with a type that is not what the log shows, has the type that it had
 last. That may be stale only after a statement that has the table dumped again, as the catalog has it.
 """
@@ -260,16 +263,16 @@ class CapturedSchemas:
         if not self.mariadb:
             return table_map
         table, columns, shown = table_map.table, self._columns_of(table_map.table), None
-        is_settled = table in self._settled
-        if not is_settled or any(column.name not in columns for column in table_map.columns):
+        names, is_settled = {column.name for column in table_map.columns}, table in self._settled
+        if not is_settled or not names <= columns.keys():
             noted = self._noted(table)
             columns = {**noted, **columns} if is_settled else {**columns, **noted}
             shown = columns if is_settled else noted
-            self._columns[table] = columns
             self._settled |= {table} if noted else set()
-        types = self._types_of(table)
+        columns = {name: column for name, column in columns.items() if name in names}
+        self._columns[table], types = columns, self._types_of(table)
         completed = table_map.with_aliases({name: column.type for name, column in columns.items()}, types)
-        types.update({column.name: column.type.type_name for column in completed.columns})
+        self._types[table] = {column.name: column.type.type_name for column in completed.columns}
         completed = completed.with_virtual({name for name, column in columns.items() if column.virtual})
         completed = completed.with_defaults({name for name, column in columns.items() if column.default})
         row_end = next((name for name, column in columns.items() if column.row_end), None)

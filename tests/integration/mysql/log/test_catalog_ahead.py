@@ -148,6 +148,26 @@ def test_rows_from_before_a_statement_are_read_as_the_table_was(
         assert rows_before(store, mariadb, end) == ahead.rows
 
 
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_table_that_is_made_anew_ends_versions_by_its_own_column(
+    mariadb: MysqlDatabase, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    made = f"CREATE TABLE t ({_PERIOD.format('PRIMARY KEY')}"
+    again = made.replace(" b ", " c ").replace(" e ", " f ").replace("(b, e)", "(c, f)")
+    rows = "INSERT INTO t (id, k, v) VALUES (1, 1, 1), (2, 2, 2)"
+    mariadb.execute(made, rows)
+    with agent(mariadb, tmp_path, keys={"t": key} if key else None) as store:
+        wait_caught_up(mariadb, store)
+        mariadb.execute("UPDATE t SET v = 5 WHERE id = 1")
+        wait_caught_up(mariadb, store)
+        mariadb.execute("DROP TABLE t", again, rows)
+        wait_caught_up(mariadb, store)
+        mariadb.execute("UPDATE t SET v = 7 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+        wait_caught_up(mariadb, store)
+    assert [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"] == []
+    assert rows_before(store, mariadb, mariadb.end_of_log()) == {1: 7}
+
+
 @pytest.mark.parametrize("case", [name for name, ahead in AHEAD.items() if not ahead.rows])
 def test_a_definition_that_changes_behind_the_log_is_found_and_the_log_read_anew(
     mariadb: MysqlDatabase, tmp_path: Path, case: str

@@ -189,6 +189,37 @@ def test_the_end_of_versions_is_the_column_that_it_was() -> None:
     assert cache.table_map(end, key=(0, 1)).row_end is None
 
 
+def test_the_end_of_versions_is_none_that_only_a_former_table_of_the_name_had() -> None:
+    before, after = Col("e", 17, b"\x06"), Col("f", 17, b"\x06")
+    cache = Cache({"e": "timestamp(6)"}, {"id": "", "f": "row_end"}, {"e": "row_end"})
+    assert cache.table_map(before, key=(0, 1)).row_end == "e"
+    cache.forget_traits(T)  # DROP TABLE, CREATE TABLE
+    assert (cache.table_map(after, key=(0, 1)).row_end, cache.table_map(after, key=(0, 1)).key) == (
+        "f",
+        ("id",),
+    )
+
+
+def test_the_end_of_versions_is_none_that_the_table_has_later() -> None:
+    """The catalog is asked for a hidden column, which it never shows."""
+    end, hash_ = Col("e", 17, b"\x06"), Col("DB_ROW_HASH_1", 8, unsigned=True)
+    cache = Cache({"e": "timestamp(6)"}, {"f": "row_end", "id": ""}, {"e": "row_end"})
+    assert cache.table_map(end, hash_, key=(0, 1)).row_end == "e"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_column_that_comes_back_is_none_that_a_former_table_of_the_name_had(*, ahead: bool) -> None:
+    """The catalog tells what it is; also if it had the column already when the log did not."""
+    cache = Cache({"v": "uuid"}, {"id": "", "w": ""}, {"v": "uuid"})
+    v, w = binary("v", 16), W
+    assert cache.types(v)["v"] == "uuid"
+    cache.forget_traits(T)  # DROP TABLE, CREATE TABLE
+    cache.catalog = {"id": "", "w": "", **({"v": "inet6"} if ahead else {})}
+    cache.types(w)
+    cache.catalog = {"id": "", "w": "", "v": "binary(16)"}
+    assert cache.types(w, v)["v"] == "binary(16)"
+
+
 def test_traits_are_the_words_from_which_a_column_is_made_again() -> None:
     columns = {
         "id": NotedColumn("uuid", virtual=False, default=True),
