@@ -87,6 +87,7 @@ def check_for_gap(
         found_at=datetime.now(timezone.utc),
     )
     tables.notice(None, "gap", reason)
+    tables.begin_epoch(log_is_lost=True)
     _commit_epoch(manifest_history, tables, dumps, resume_point, gaps=[*newest.gaps, gap], pending_gap=None)
     return True
 
@@ -105,6 +106,7 @@ def _resume_after_failover(
         return
     dumps.continue_in_epoch(manifest_history.newest.epoch + 1, manifest=manifest_history.next_number)
     tables.notice(None, "failover", failover.reason)
+    tables.begin_epoch(log_is_lost=False)
     _commit_epoch(manifest_history, tables, dumps, failover.resume_point)
 
 
@@ -115,7 +117,6 @@ def _commit_epoch(
     resume_point: ResumePoint,
     **changes: Any,
 ) -> None:
-    tables.begin_epoch()
     manifest_history.commit(
         notices=tables.take_notices(),
         source=manifest_history.newest.source.model_copy(update={"server": resume_point.server}),

@@ -189,12 +189,15 @@ class Tables:
                 log.warning("%s: %s (%s)", table, NOT_WHOLE, hint)
             self.notice(table, "schema", f"{NOT_WHOLE}: {hint}" if hint else "its before-images are whole")
 
-    def begin_epoch(self) -> None:
-        """Forget where layouts were seen: positions of different epochs can't be compared."""
+    def begin_epoch(self, *, log_is_lost: bool) -> None:
+        """Forget where layouts were seen: positions of different epochs can't be compared.
+
+        Lost log may also have redefined tables. Without a loss, they are what they were.
+        """
         self._adopted_at.clear()
         self.looks.forget()
         self.traits.forget()
-        for table in self.states:
+        for table in self.states if log_is_lost else ():
             self.update(table, traits=None)
         self.note_landed(sys.maxsize)
         self.former_names = {table: its.landed(sys.maxsize) for table, its in self.former_names.items()}

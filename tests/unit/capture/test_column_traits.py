@@ -105,11 +105,15 @@ def test_a_change_behind_the_log_has_the_table_dumped_and_the_log_opened_anew(*,
     assert not agent.tables.has_news(80)
 
 
-def test_nothing_of_another_epoch_counts() -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_check_of_another_epoch_does_not_count_but_what_has_landed_does_unless_log_is_lost(
+    *, lost: bool
+) -> None:
+    """After a failover the log goes on where the newest manifest ends, with the tables as they were there."""
     agent = Agent(t={"v": "virtual"})
     agent.check(50, 60, {T: {}})
-    agent.tables.begin_epoch()
-    assert agent.known is None
+    agent.tables.begin_epoch(log_is_lost=lost)
+    assert agent.known == (None if lost else {"v": "virtual"})
     assert not agent.tables.has_news(60)
 
 
