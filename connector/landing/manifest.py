@@ -295,10 +295,10 @@ class TableState(_Part):
     that adopted it. `reason`, `hint`: why it is quarantined or, if captured, why its before-images lack
     something. `fingerprint`: the catalog watcher's last view of all that the log does not show. `dumped`: its
     first full dump is complete, and there is no `need`. `full_dump`: the last complete one, by position: a
-    chunk from before it may still be committed. `dropped`: columns that it once had, in lower case; the lake
-    still holds their old values. `gaps` (epoch, floor): log from before that did not land, or did not show
-    all changes, and no full dump from after that had ended by the manifest before. `reported_upto` (epoch,
-    position): where capture of a table without a key began, or a gap was last reported. `traits`: of then.
+    chunk from before it may still be committed. `dropped`: columns that it once had, in lower case, of which
+    the lake has the old values. `gaps` (epoch, floor): log from before that did not land, or did not show all
+    changes, and no full dump from after that had ended by the manifest before. `reported_upto`: (epoch,
+    position) to which a table without a key was told of a gap. `comments`: an id. `traits`: None if unknown.
 
     Replaced, never modified, so comparing it with a manifest's shows whether the table's state has changed.
     """

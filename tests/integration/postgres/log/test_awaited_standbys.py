@@ -6,9 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from connector.postgres.source import PostgresSource
 from connector.source import ResumePoint
 from tests.support.servers.postgres import Database
 from tests.support.source.postgres_source import both_ways, confirmed, source_of
@@ -35,6 +37,16 @@ def standby_down(database: Database, named: str = "absent") -> Iterator[None]:
         database.execute("SELECT pg_drop_replication_slot('absent')")
 
 
+def source_with_kept_slot(database: Database, **options: Any) -> PostgresSource:
+    """A source of one table t, whose slot standbys keep."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database, **options)
+    source.prepare()
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
+    database.execute(create, (database.name,))
+    return source
+
+
 CATCH_UP = "SELECT pg_replication_slot_advance('absent', pg_current_wal_flush_lsn())"
 
 RESET = "ALTER SYSTEM RESET synchronized_standby_slots"
@@ -55,11 +67,7 @@ def test_log_that_a_standby_lacks_is_landed_and_proved_from_a_copy_of_the_slot(
 ) -> None:
     """Whoever moves the slot, or reads what it resends, waits for the standby: there the agent hung."""
     monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database, bulk_bytes=1)
-    source.prepare()
-    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
-    database.execute(create, (database.name,))
+    source = source_with_kept_slot(database, bulk_bytes=1)
     history = source.begin_log(fresh=False)
     with standby_down(database):
         database.execute("INSERT INTO t SELECT generate_series(1, 100)")
@@ -91,11 +99,7 @@ def test_a_stream_that_waits_for_a_standby_says_for_which(
 ) -> None:
     """The server sends nothing, as after a failover to a server whose setting was copied, too."""
     monkeypatch.setattr("connector.postgres.log.reader.POLL_SECONDS", 0.1)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database)
-    source.prepare()
-    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
-    database.execute(create, (database.name,))
+    source = source_with_kept_slot(database)
     with opened(source, source.begin_log(fresh=False)) as log:
         log.read(0.5, 1 << 20)
         assert not caplog.messages
@@ -117,11 +121,7 @@ def test_a_stream_that_waits_for_a_standby_says_for_which(
 @pytest.mark.parametrize("postgres", [17], indirect=True)
 def test_a_standby_is_found_by_the_name_that_the_server_reads(database: Database) -> None:
     """In lower case: the slot never moved, so the server kept all of its log."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database)
-    source.prepare()
-    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
-    database.execute(create, (database.name,))
+    source = source_with_kept_slot(database)
     with standby_down(database, "Absent"), opened(source, source.begin_log(fresh=False)) as log:
         database.execute("INSERT INTO t VALUES (1)")
         landed = read_rows(log, 1).end.position
@@ -136,11 +136,7 @@ def test_a_standby_that_follows_is_no_news(
 ) -> None:
     """It is a moment behind whenever it is looked at, while the position stays before a long transaction."""
     monkeypatch.setattr("connector.postgres.log.reader.POLL_SECONDS", 0.0)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database)
-    source.prepare()
-    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', failover => true)"
-    database.execute(create, (database.name,))
+    source = source_with_kept_slot(database)
     with standby_down(database), opened(source, source.begin_log(fresh=False)) as log:
         database.execute(CATCH_UP)
         with contextlib.closing(database.connect(autocommit=False)) as writer, writer.cursor() as cursor:
