@@ -9,10 +9,11 @@
 
 GTID is MySQL's GTID, ANONYMOUS_GTID or TAGGED_GTID, or MariaDB's GTID. BEGIN, XA START, COMMIT and ROLLBACK
 are texts of QUERY events. MySQL writes BEGIN where a commit follows; in MariaDB a GTID that is not
-`standalone` says so. A statement without either is its own group. PAYLOAD (TRANSACTION_PAYLOAD, MySQL)
-holds the rest of its group, compressed; INCIDENT is a group in MySQL, in MariaDB it may be anywhere. Other
-events (`events.NOTHING`) only annotate or prepare what follows them. Rows events go straight to
-`PendingRows`; what statements do to tables is `DdlEffects`'.
+`standalone` says so. A statement without either is its own group; in MariaDB, its GTID may say that it is
+without effect, since it only begins there, or was rolled back. PAYLOAD (TRANSACTION_PAYLOAD, MySQL) holds the
+rest of its group, compressed; INCIDENT is a group in MySQL, in MariaDB it may be anywhere. Other events
+(`events.NOTHING`) only annotate or prepare what follows them. Rows events go straight to `PendingRows`; what
+statements do to tables is `DdlEffects`'.
 
 Follows "Binlog Event" in MySQL's source documentation, and in MariaDB's "Replication Protocol" the pages
 GTID_EVENT, QUERY_EVENT, TABLE_MAP_EVENT, ROWS_EVENT_V1/V2, XID_EVENT and XA_PREPARE_LOG_EVENT.
@@ -202,8 +203,8 @@ class EventGroups:
             return
         if first == "ROLLBACK":
             self._report_touched_tables("a savepoint was rolled back after it was logged")
-        elif self.open.landed:
-            pass  # and so have its effects
+        elif self.open.landed or self.open.begins[-1].without_effect:
+            pass  # its effects have landed, or it has none here
         elif first == "XA":
             self._note_one_phase(self._effects.end_prepared(statement, self.open.lsn))
         else:

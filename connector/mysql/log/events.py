@@ -66,13 +66,15 @@ class Begin(NamedTuple):
     """The begin of a transaction. `gtid` None: it is anonymous.
 
     `standalone`: its next statement is all of it (MariaDB only). `original`: commit time where it was
-    executed first, if this server replicated it and logged that time (MySQL only).
+    executed first, if this server replicated it and logged that time (MySQL only). `without_effect`: its
+    statement is one that only begins here, or was rolled back (MariaDB, see `_ALTER_WITHOUT_EFFECT`).
     """
 
     gtid: Gtid | None
     micros: int
     standalone: bool
     original: int | None = None
+    without_effect: bool = False
 
     @property
     def txid(self) -> str | None:
@@ -100,6 +102,16 @@ class Query(NamedTuple):
 _SEQUENCE, _DOMAIN, _MARIADB_FLAGS = slice(0, 8), slice(8, 12), 12
 """Offsets in MariaDB's GTID event."""
 
+_COMMIT_ID, _XA = 2, 0x40 | 0x80
+_COMMIT_ID_BYTES = 8
+"""MariaDB's flags of a transaction that has, before the other flags, an id of its group commit, or an xid."""
+
+_ALTER_WITHOUT_EFFECT = 2 | 8
+"""MariaDB's other flags of START ALTER and ROLLBACK ALTER. With ``binlog_alter_two_phase``, a statement is
+logged whole when it begins and again when it ends, as one of COMMIT ALTER (4) or ROLLBACK ALTER; rows that
+others write meanwhile are between the two. If the server crashes meanwhile, nothing ends it, and it never was.
+"""
+
 _COUNT, _LISTED = (1 << 28) - 1, struct.Struct("<IIQ")
 """MariaDB's list of GTIDs: the bits of its first four bytes that count them; domain, server and number."""
 
@@ -116,7 +128,12 @@ def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> 
     micros = header_seconds * 1_000_000
     if kind == MARIADB_GTID:
         sequence, domain = int.from_bytes(body[_SEQUENCE], "little"), int.from_bytes(body[_DOMAIN], "little")
-        return Begin(Gtid(str(domain), sequence, server_id), micros, bool(body[_MARIADB_FLAGS] & _STANDALONE))
+        return Begin(
+            Gtid(str(domain), sequence, server_id),
+            micros,
+            bool(body[_MARIADB_FLAGS] & _STANDALONE),
+            without_effect=bool(_other_flags(body) & _ALTER_WITHOUT_EFFECT),
+        )
     if kind == TAGGED_GTID:
         return _parse_tagged(body)
     original = None
@@ -127,6 +144,13 @@ def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> 
     if kind == ANONYMOUS_GTID:
         return Begin(None, micros, False)
     return Begin(Gtid(_uuid(body[_UUID]), int.from_bytes(body[_NUMBER], "little")), micros, False, original)
+
+
+def _other_flags(body: bytes) -> int:
+    """Return the second byte of flags in MariaDB's GTID event, 0 without one or in XA transactions."""
+    flags, at = body[_MARIADB_FLAGS], _MARIADB_FLAGS + 1
+    at += _COMMIT_ID_BYTES if flags & _COMMIT_ID else 0
+    return 0 if flags & _XA or at >= len(body) else body[at]
 
 
 def parse_gtid_list(body: bytes) -> MariadbGtids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,6 +147,35 @@ def test_rows_from_before_a_statement_are_read_as_the_table_was(
     else:
         assert found == []
         assert rows_before(store, mariadb, end) == ahead.rows
+
+
+def test_a_statement_that_is_logged_as_it_begins_takes_effect_as_it_ends(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    """What another session writes meanwhile is read as from before."""
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFAULT 1, k int, v int)",
+        "INSERT INTO t SELECT seq, seq, seq FROM seq_1_to_200000",
+    )
+    with agent(mariadb, tmp_path, chunk_rows=100_000) as store:
+        wait_caught_up(mariadb, store)
+    begin = mariadb.end_of_log()
+    indexes = "ADD INDEX (k, v), ADD INDEX (v, k), LOCK = NONE"
+    altering = threading.Thread(
+        target=mariadb.execute,
+        args=("SET binlog_alter_two_phase = 1", f"ALTER TABLE t ALTER id DROP DEFAULT, {indexes}"),
+    )
+    altering.start()
+    wait_until(lambda: mariadb.end_of_log() > begin, "the statement begins")
+    mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (v) VALUES (7)")
+    written = mariadb.end_of_log()
+    altering.join()
+    end = mariadb.end_of_log()
+    assert end > written, "the statement ended later"
+    with agent(mariadb, tmp_path) as store:
+        wait_until(lambda: manifests_in(store)[-1].position >= end, "the log is read")
+    found = [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"]
+    assert [_LIKE_REPLACE in text for text in found] == [True]
 
 
 @pytest.mark.parametrize("key", [(), ("k",)])

@@ -285,6 +285,24 @@ def test_a_table_whose_foreign_key_is_gone_when_its_changes_are_read_is_reread_l
 
 
 @pytest.mark.parametrize(
+    ("flags", "effect"), [("2902", False), ("290401", True), ("290801", False), ("2900", True)]
+)
+def test_a_statement_in_two_phases_takes_effect_where_it_is_committed(
+    monkeypatch: pytest.MonkeyPatch, flags: str, effect: bool
+) -> None:
+    """Also where the log is opened in between, so that only its end is read."""
+    monkeypatch.setattr(SchemaCache, "mariadb", True)
+    log = Log()
+    at = log.end
+    log.write(events.MARIADB_GTID, bytes(12) + bytes.fromhex(flags) + bytes(8))
+    log.query("ALTER TABLE t DROP SYSTEM VERSIONING, MODIFY a int")
+    assert log.buffer.position == log.end
+    assert log.schema_cache.forgotten == ({"t"} if effect else set())
+    assert [each.lsn for each in log.buffer.take_unlogged()] == ([at] if effect else [])
+    assert any(isinstance(found, TableRedefined) for found in log.buffer.take().decode()) == effect
+
+
+@pytest.mark.parametrize(
     ("statement", "may_lack"),
     [
         ("INSERT INTO `t` VALUES (1, 'IGNORE'), (2, 'SELECT')", False),  # as mysqldump writes it
