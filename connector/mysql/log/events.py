@@ -109,7 +109,7 @@ _COMMIT_ID_BYTES = 8
 _ALTER_WITHOUT_EFFECT = 2 | 8
 """MariaDB's other flags of START ALTER and ROLLBACK ALTER. With ``binlog_alter_two_phase``, a statement is
 logged whole when it begins and again when it ends, as one of COMMIT ALTER (4) or ROLLBACK ALTER; rows that
-others write meanwhile are between the two. If the server crashes meanwhile, nothing ends it, and it never was.
+others write meanwhile are between the two. If the server crashes meanwhile, nothing ends it: it never was.
 """
 
 _COUNT, _LISTED = (1 << 28) - 1, struct.Struct("<IIQ")
