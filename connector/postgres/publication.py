@@ -11,6 +11,8 @@ inherit are tables of their own, hence ONLY.
 from __future__ import annotations
 
 import logging
+import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,6 +29,11 @@ log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 2
 """An autovacuum is canceled after one second (deadlock_timeout); other sessions may hold a lock for hours."""
+
+CHANGE_SECONDS = 5
+"""A statement takes milliseconds, but an event trigger's function may wait for anything. Meanwhile no log is
+read, or the catalog is not checked.
+"""
 
 
 @dataclass(frozen=True)
@@ -209,20 +216,37 @@ class RefusedError(PreconditionError):
         self.answer, self.function = answer, function
 
 
+class SlowError(TransientError):
+    """changing the publication takes too long, as an event trigger or an extension may have it do.
+
+    `answer`, `function`: as above, where it was canceled.
+    """
+
+    def __init__(self, message: str, answer: str, function: str | None) -> None:
+        super().__init__(message)
+        self.answer, self.function = answer, function
+
+
+KeptOut = LockedError | RefusedError | SlowError
+"""Why a table can't be published for now."""
+
+_KEPT_OUT = (LockedError, RefusedError, SlowError)
+
+
 class Fixed(NamedTuple):
     """The tables added to an existing publication, and what keeps others out."""
 
     added: list[TableName]
-    kept_out: Mapping[TableName, LockedError | RefusedError]
+    kept_out: Mapping[TableName, KeptOut]
 
 
 def fix(connection: Connection, name: str, tables: Sequence[TableName], *, partitioned: bool) -> Fixed:
     """Create the publication, or make it carry all of each table.
 
     Skips tables that our role may not add, those locked (CREATE INDEX, VACUUM FULL) for longer than
-    `LOCK_SECONDS`, and those that the server refuses (an event trigger): they must not keep others from being
-    captured. `PreconditionError`, with the SQL, if the publication itself is missing or omits kinds of
-    changes, and the server refuses to change that.
+    `LOCK_SECONDS`, and those that the server refuses (an event trigger), or does not add in `CHANGE_SECONDS`:
+    they must not keep others from being captured. `PreconditionError`, with the SQL, if the publication
+    itself is missing or omits kinds of changes, and the server refuses to change that.
     """
     publication = find_publication(connection, name)
     if publication is None:
@@ -241,7 +265,7 @@ def _create(connection: Connection, name: str, tables: Sequence[TableName]) -> F
     problem, statement = f"publication {name} is missing", create_statement(name, tables)
     try:
         _alter(connection, problem, statement)
-    except (LockedError, RefusedError):
+    except _KEPT_OUT:
         _alter(connection, problem, create_statement(name, []), hint=statement)
         if publication := find_publication(connection, name):
             return _add(connection, publication, tables)
@@ -257,7 +281,7 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
         return Fixed([], {})
     try:
         _alter(connection, f"publication {publication.name} lacks tables", " ".join(statements))
-    except (LockedError, RefusedError) as error:
+    except _KEPT_OUT as error:
         if len(tables) == 1:
             log.warning("%s: skipping %s until that is over", error, tables[0])
             return Fixed([], {tables[0]: error})
@@ -295,19 +319,28 @@ def _alter(connection: Connection, problem: str, statements: str, hint: str | No
 def _run(connection: Connection, problem: str, statements: str, hint: str | None = None) -> None:
     """Run statements in one transaction: no change may be written between a DROP and its ADD.
 
-    `LockedError` if a lock can't be acquired, `OutdatedError` if the catalog has changed since they were
-    built, `RefusedError`, with a hint, for any other error that lasts. What a function raises may last,
-    whatever it says, unless it was canceled or rolled back: its disk, or another server that it needs.
+    `LockedError` if a table's lock can't be acquired, `OutdatedError` if the catalog has changed since they
+    were built, `SlowError` if one takes too long, `RefusedError`, with a hint, for any other error that
+    lasts. What a function raises may last, whatever it says, unless it was canceled or rolled back: its disk,
+    a lock that it waits for, or another server that it needs.
     """
+    limits = f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{CHANGE_SECONDS}s'"
+    begun = time.monotonic()
     try:
         with connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; {statements}")
-    except psycopg2.errors.LockNotAvailable as error:
-        raise LockedError(f"{problem}: {error.diag.message_primary}") from error
+            cursor.execute(f"{limits}; {statements}")
     except psycopg2.Error as error:
         answer = " ".join((error.diag.message_primary or one_line(error)).split())
-        if isinstance(error, _OUTDATED) and not error.diag.context:  # else a trigger's own statement failed
+        if isinstance(error, psycopg2.errors.LockNotAvailable) and not error.diag.context:
+            raise LockedError(f"{problem}: {answer}") from error
+        if _is_outdated(error):
             raise OutdatedError(f"{problem}, and the catalog has changed: {answer}") from error
+        canceled = isinstance(error, psycopg2.errors.QueryCanceled)
+        if canceled and time.monotonic() - begun >= CHANGE_SECONDS:  # else somebody else did that
+            answer = f"it takes longer than {CHANGE_SECONDS} s"
+            raise SlowError(
+                f"{problem}, and changing it failed: {answer}", answer, error.diag.context
+            ) from error
         state = sqlstate_of(error)
         found = failed(problem, answer, state)
         raised = error.diag.context and not connection.closed and not (state or "").startswith(_PASSING)
@@ -329,5 +362,16 @@ _OUTDATED = (
     psycopg2.errors.UndefinedObject,
     psycopg2.errors.DuplicateObject,
     psycopg2.errors.InvalidParameterValue,  # the table has become unlogged or temporary
-    psycopg2.errors.InternalError_,  # tuple concurrently updated
 )
+
+_RACE = re.compile(r"tuple concurrently |cache lookup failed |could not open relation with OID ")
+"""What the server says of a race with another session, as an internal error, which it never translates."""
+
+
+def _is_outdated(error: psycopg2.Error) -> bool:
+    """Return whether the catalog has changed, unless a trigger's own statement failed for that."""
+    if isinstance(error, psycopg2.errors.InternalError_):  # also what extensions raise without a code
+        found = _RACE.match(error.diag.message_primary or "") is not None
+    else:
+        found = isinstance(error, _OUTDATED)
+    return found and not error.diag.context

@@ -1,9 +1,9 @@
 """The tables that could not be published: why not, what to do, and when to try again.
 
 Another session may hold a lock on a table, or the server may refuse it: an event trigger or an extension that
-raises, a check of the server's own. Only that table is unfit then. The log is not reopened to publish it
-before it seems possible: locks show in pg_locks, and whether the server still refuses is tried and rolled
-back.
+raises or takes too long, a check of the server's own. Only that table is unfit then. The log is not reopened
+to publish it before it seems possible: locks show in pg_locks, and whether the server still refuses is tried
+and rolled back.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from psycopg2.extensions import connection as Connection
 
 from connector.postgres.connection import all_rows, quote
 from connector.postgres.publication import (
+    KeptOut,
     LockedError,
     OutdatedError,
     Publication,
     RefusedError,
+    SlowError,
     find_publication,
     try_to_add,
 )
@@ -56,7 +58,7 @@ _ENABLE = {"O": "ENABLE", "R": "ENABLE REPLICA", "A": "ENABLE ALWAYS"}
 class Unpublished:
     """What keeps tables out of a publication, as `publication.fix` has found it."""
 
-    def __init__(self, kept_out: Mapping[TableName, LockedError | RefusedError]) -> None:
+    def __init__(self, kept_out: Mapping[TableName, KeptOut]) -> None:
         self._kept_out = dict(kept_out)
         self._until = dict.fromkeys(kept_out, time.monotonic() + RETRY_SECONDS)
         self._unfit: dict[TableName, UnfitTable] = {}
@@ -68,10 +70,25 @@ class Unpublished:
             return {}
         lacking = {t for t in self._kept_out if not found.carries(t) and found.may_fix(t)}
         due = {t for t in lacking if self._until[t] <= time.monotonic()}
-        possible = {t for t in due - _locked(connection, due) if self._is_possible(connection, found, t)}
+        possible = self._possible(connection, found, due - _locked(connection, due))
         for table in lacking - possible - self._unfit.keys():
             self._unfit[table] = _unfit(connection, found, table, self._kept_out[table])
         return {t: self._unfit[t] for t in lacking - possible}
+
+    def _possible(
+        self, connection: Connection, publication: Publication, tables: Collection[TableName]
+    ) -> set[TableName]:
+        """Return those of some tables, which are not locked, that can be published, as far as is known.
+
+        Once one takes too long, the others have their turn at a later check.
+        """
+        possible = set()
+        for table in sorted(tables, key=self._until.__getitem__):
+            if self._is_possible(connection, publication, table):
+                possible.add(table)
+            elif isinstance(self._kept_out[table], SlowError):
+                break
+        return possible
 
     def _is_possible(self, connection: Connection, publication: Publication, table: TableName) -> bool:
         """Return whether a table that is not locked can be published, as far as is known."""
@@ -79,7 +96,7 @@ class Unpublished:
             return True
         try:
             try_to_add(connection, publication, table)
-        except (LockedError, RefusedError) as error:
+        except (LockedError, RefusedError, SlowError) as error:
             self._kept_out[table], self._until[table] = error, time.monotonic() + RETRY_SECONDS
             self._unfit.pop(table, None)
             return False
@@ -95,9 +112,7 @@ def _locked(connection: Connection, tables: Collection[TableName]) -> set[TableN
     return {TableName(*row) for row in all_rows(connection, _LOCKED, (named,))}
 
 
-def _unfit(
-    connection: Connection, publication: Publication, table: TableName, error: LockedError | RefusedError
-) -> UnfitTable:
+def _unfit(connection: Connection, publication: Publication, table: TableName, error: KeptOut) -> UnfitTable:
     how, then = publication.how_carried(table), f"dump it again: deltatide dump {table}"
     if isinstance(error, LockedError):
         reason = f"{how}, and can't be added: another session has locked it"
