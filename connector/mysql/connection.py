@@ -80,15 +80,13 @@ _IDENTITY = ("server_uuid", "server_id", "gtid_domain_id", "pseudo_thread_id")
 _TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "ssl_verify_cert", "ssl_verify_identity"))
 _PARAMETERS = _TLS | {"unix_socket"}
 
-_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
-"""Values of `ssl_mode`, from the laxest to the strictest."""
+_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")  # from the laxest
 
 _LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
 _KEPT_WARNINGS = "max_error_count = 64"
 """MariaDB says only in a warning what its catalog leaves out. On MySQL, not every user may set this."""
 
-_CLUSTER_LOST = 1047
-"""A Galera node that has lost its cluster refuses all statements."""
+_CLUSTER_LOST = 1047  # a Galera node refuses all statements
 
 _TOO_MANY = (1040, 1203, 1226)
 """Connections of the server, or of the user."""
@@ -253,13 +251,22 @@ def _session_of(connection: Connection[Any], known: Mapping[str, str]) -> Hashab
 
 
 def host_of(connection: Connection[Any], number: int) -> str | None:
-    """Return a session's client, host and port, as the server sees it; None if there is no such session.
+    """Return a session's client, host and port, as the server sees it; None if there is no such session."""
+    return next((host for id_, _, host, *_ in listed_sessions(connection) if id_ == number), None)
 
-    Not by SHOW PROCESSLIST, which shows statements, too: cut off within a character, or with binary values,
-    they are no text, on which the driver fails.
+
+def listed_sessions(connection: Connection[Any]) -> list[tuple[Any, ...]]:
+    """Return number, user, host, command and state of the sessions that we may see.
+
+    What they execute is shown, too, and need not be text: it may have binary values, or end within a
+    character. The driver fails to decode it, and MySQL's information_schema even fails at emoji.
     """
-    found = row(connection, f"SELECT host FROM information_schema.processlist WHERE id = {number}")
-    return None if found is None else str(found[0])
+    connection.use_unicode = False
+    try:
+        found = rows(connection, "SHOW PROCESSLIST")
+    finally:
+        connection.use_unicode = True
+    return [(r[0], *(bytes(r[at] or b"").decode(errors="replace") for at in (1, 2, 4, 6))) for r in found]
 
 
 def uuid_of(variables: Mapping[str, str]) -> str:

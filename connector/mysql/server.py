@@ -28,6 +28,7 @@ from connector.mysql.connection import (
     connect,
     driver_errors,
     host_of,
+    listed_sessions,
     query,
     row,
     rows,
@@ -302,16 +303,12 @@ def idle_sessions(connection: Connection[Any], sessions: Collection[Any]) -> set
 
     Also those of another server, to which the address no longer leads.
     """
-    numbers = ", ".join(str(number) for _, number, _ in sessions)
     with driver_errors("looking for our sessions"):
         here = find_server(connection).uuid
-        found = rows(
-            connection,
-            f"SELECT id, host, command, state FROM information_schema.processlist WHERE id IN ({numbers})",
-        )
+        found = listed_sessions(connection)
     at_work = {
-        (here, int(number), str(host))
-        for number, host, command, state in found
+        (here, number, host)
+        for number, _, host, command, state in found
         if command != _WAITING and state not in _SENDING
     }
     return set(sessions) - at_work

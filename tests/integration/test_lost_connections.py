@@ -262,13 +262,20 @@ def test_a_question_to_mysql_whose_answer_is_lost_ends_and_so_does_its_session(
 @pytest.mark.only_mysql
 def test_sessions_of_mysql_are_found_beside_statements_that_are_no_text(mariadb: MysqlDatabase) -> None:
     name = "\N{LATIN SMALL LETTER U WITH DIAERESIS}" * 60
+    statements: list[str | bytes] = [
+        f"SELECT SLEEP(5) AS `{name}`",  # the list shows the first 100 bytes: half of a character, for one
+        f"SELECT  SLEEP(5) AS `{name}`",
+        "SELECT SLEEP(5), '\N{GRINNING FACE}'",
+        b"SELECT SLEEP(5), _binary '\xff\x01'",
+    ]
     looks = mysql_server.probe(mariadb.url, NAME)
     config = mysql_source.source_of(mariadb)._config
     with closing(looks), closing(MysqlGauge(config)) as gauge:
-        for pad in ("", " "):  # the list shows the first 100 bytes: half of a character, for one of these
+        for statement in statements:
             connection = mysql.connect(mariadb.url, NAME)
-            asked = Asked(lambda c=connection, s=f"SELECT{pad} SLEEP(5) AS `{name}`": mysql.rows(c, s))
+            asked = Asked(lambda c=connection, s=statement: mysql.rows(c, s))
             wait_until(lambda c=connection: not looks.idle([c.session]), "it is running", seconds=4)
+            mysql.close(mysql.connect(mariadb.url, NAME))
             assert [found.state for found in gauge.check(4)] == ["ok"]
             looks.end(connection.session)
             assert isinstance(asked.wait(), LOST)

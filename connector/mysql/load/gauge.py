@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from connector.config import SourceConfig
-from connector.mysql.connection import close, connect, driver_errors, row, rows
+from connector.mysql.connection import close, connect, driver_errors, listed_sessions, row
 from connector.mysql.load.replicas import WatchedReplica, lag_of
 from connector.mysql.server import channels, find_server
 from connector.source import Finding
@@ -67,8 +67,7 @@ class MysqlGauge:
         assert connected is not None
         name, _, host = found[2].rpartition("@")
         mine = found[3].rpartition("@")[0]
-        users = rows(self._connection, "SELECT user FROM information_schema.processlist")
-        ours = sum(user == mine for (user,) in users)
+        ours = sum(user == mine for _, user, *_ in listed_sessions(self._connection))
         of_user, of_server = int(found[0]), int(found[1]) - int(connected[1]) + ours
         if 0 < of_user < needed:
             detail = f"the user may have {of_user} connections, and an agent needs up to {needed}"
