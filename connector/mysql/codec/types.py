@@ -191,9 +191,9 @@ def decimal_width(precision: int, scale: int) -> int:
     return sum(width for _, width in decimal_words(precision, scale))
 
 
-def has_alias(name: str) -> bool:
-    """Return whether a COLUMN_TYPE is one that MariaDB's log shows as a binary."""
-    return name in ALIASES or _VECTOR.fullmatch(name) is not None
+def is_shown_as_binary(name: str) -> bool:
+    """Return whether a COLUMN_TYPE is a binary, or one that MariaDB's log shows as a binary."""
+    return name in ALIASES or any(pattern.fullmatch(name) for pattern in (_VECTOR, _BINARY))
 
 
 def as_alias(type_: ColumnType, *names: str) -> ColumnType:
@@ -218,6 +218,7 @@ def _named(type_: ColumnType, name: str) -> ColumnType | None:
 
 
 _VECTOR, _FLOAT_BYTES = re.compile(r"vector(?:\((\d+)\))?"), 4
+_BINARY = re.compile(r"(?:var)?binary\(\d+\)")
 _CATALOG = re.compile(r"(\w+)\s*(?:\((.*)\))?\s*([^()]*)", re.DOTALL)
 _BY_NAME = {name: code for code, (name, *_) in {**_TEMPORAL, **_INTEGERS}.items()}
 _BY_NAME |= {"timestamp": TIMESTAMP2, "datetime": DATETIME2, "time": TIME2, "date": DATE}

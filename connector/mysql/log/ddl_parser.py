@@ -30,11 +30,11 @@ class Effect(NamedTuple):
 
     ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event. ``copy``:
     the server may have copied it, and so changed values. ``statement``: rows were changed in the statement
-    format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to another name.
-    ``index``: it lost an index; from then on several rows may have the same values in its columns. ``foreign
-    key``: it lost one, or another constraint; what that did before may not be in the log. ``default``: the
-    given columns have none any more. ``traits``: what MariaDB's log does not show of its columns may have
-    changed, as it may have if the table is ``unlogged``.
+    format. ``columns``: its layout changed; the given columns were dropped, or `renamed` to another name;
+    others were `added`. ``index``: it lost an index; from then on several rows may have the same values in
+    its columns. ``foreign key``: it lost one, or another constraint; what that did before may not be in the
+    log. ``default``: the given columns have none any more. ``traits``: what MariaDB's log does not show of
+    its columns may have changed, as it may have if the table is ``unlogged``.
     """
 
     kind: Kind
@@ -43,6 +43,7 @@ class Effect(NamedTuple):
     reason: str
     columns: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    added: tuple[str, ...] = ()
 
 
 _TOKEN = re.compile(
@@ -233,15 +234,13 @@ def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     if words[3:4] in (["DATABASE"], ["SCHEMA"]):
         name, _ = _table_at(tokens, 4, database)
         return [Effect("unlogged", name[1], None, "CREATE OR REPLACE DATABASE")] if name else []
-    if words[3:4] == ["SEQUENCE"]:  # it replaces a table, too
-        name, _ = _table_at(tokens, 4, database)
-        return _effects_on(name, "unlogged", "CREATE OR REPLACE SEQUENCE", tokens, database)
     if "INDEX" in words[3:5]:
         return _on_index("CREATE OR REPLACE INDEX", ("index", "copy", "traits"), tokens, words, database)
-    if "TABLE" not in words[3:5]:
+    what = next((word for word in words[3:5] if word in ("TABLE", "SEQUENCE")), None)
+    if what is None:
         return []
-    name, _ = _table_at(tokens, words.index("TABLE") + 1, database)
-    return _effects_on(name, "unlogged", "CREATE OR REPLACE TABLE", tokens, database)
+    name, _ = _table_at(tokens, words.index(what) + 1, database)  # a sequence may replace a table, too
+    return _effects_on(name, "unlogged", f"CREATE OR REPLACE {what}", tokens, database)
 
 
 def _is_of_index(words: list[str]) -> bool:
@@ -265,9 +264,8 @@ def _indexed_table(tokens: list[_Token], words: list[str], database: str) -> tup
 def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if "TABLE" not in words[1:4]:
         return []
-    table, index = _table_at(
-        tokens, _skip_keywords(words, words.index("TABLE") + 1, "IF", "EXISTS"), database
-    )
+    at = _skip_keywords(words, words.index("TABLE") + 1, "IF", "EXISTS")
+    table, index = _table_at(tokens, at, database)
     left = words[index:]
     if table is None or "TABLE" in left:  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE
         unchecked = any(both == ("WITHOUT", "VALIDATION") for both in pairwise(left))
@@ -286,9 +284,9 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
         effects.append(Effect("default", *table, "ALTER TABLE ... DROP DEFAULT", plain))
     if not _TRAITS.isdisjoint(left):
         effects.append(Effect("traits", *table, "ALTER TABLE"))
-    lost = [*_lost_columns(tokens, index)]
+    lost, added = [*_lost_columns(tokens, index)], tuple(_added_columns(tokens, index))
     names = tuple(name for name, _ in lost), tuple((name, new) for name, new in lost if new)
-    effects.append(Effect("columns", *table, "ALTER TABLE", *names))
+    effects.append(Effect("columns", *table, "ALTER TABLE", *names, added))
     return effects + _renamed_table(tokens, index, table, database)
 
 
@@ -340,6 +338,17 @@ def _lost_columns(tokens: list[_Token], index: int) -> Iterator[tuple[str, str]]
         new = "" if verb == "DROP" else _column_at(tokens, after)[0]
         if verb != "CHANGE" or new.lower() not in ("", name.lower()):
             yield name, new
+
+
+def _added_columns(tokens: list[_Token], index: int) -> Iterator[str]:
+    """Yield the columns that an ALTER adds, and some keywords, but none that it adds IF NOT EXISTS."""
+    depth, adds = 0, False
+    for before, token in pairwise(tokens[index:]):
+        depth += (before.text == "(") - (before.text == ")")
+        if depth == 0:
+            adds = before.word == "ADD" or (adds and before.word == "COLUMN")
+        if adds and token.is_name and (depth == 0 or (depth == 1 and before.text in ("(", ","))):
+            yield token.text
 
 
 def _column_at(tokens: list[_Token], index: int) -> tuple[str, int]:

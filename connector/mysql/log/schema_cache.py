@@ -9,7 +9,9 @@ already shows the effect of the next one, is the log between the two read as if 
 one then has the table dumped again, if it matters.
 
 Of columns that a row's table lacks, nothing is kept: they are those of a former or a later table of its name,
-and a column that comes under such a name is another one.
+and a column that comes under such a name is another one. The layout that landed last may be a former table's,
+too. So traits name the type of each column that it may be wrong about, and of a column that a statement adds
+nothing is known.
 
 A column that the catalog lacks, or shows with a type that is not what the log shows, has the type that it had
 last. That may be stale only after a statement that has the table dumped again, as the catalog has it.
@@ -17,14 +19,14 @@ last. That may be stale only after a statement that has the table dumped again, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.format import misnamed
 from connector.mysql.codec.table_map import TableMap, parse_table_map, table_name_of
-from connector.mysql.codec.types import has_alias
+from connector.mysql.codec.types import is_shown_as_binary
 from connector.schema import KnownTables, TableComments, TableName, TableSchema, Traits
 
 OWN_DATABASE = "deltatide"
@@ -81,13 +83,14 @@ _MARKS = ("virtual", "row_end", "default")
 def traits_of(columns: Mapping[str, NotedColumn], unique: Collection[str]) -> dict[str, str]:
     """Return, of the columns that have any, all that the log reader takes from MariaDB's catalog, as words.
 
-    Only defaults in unique indexes matter to it: the log names one as the key. `NotedColumn.of` parses it.
+    Only defaults in unique indexes matter to it: the log names one as the key. Binaries have their type, too:
+    the layout that landed last may be a former table's, which had a uuid there. `NotedColumn.of` parses it.
     """
     found = {}
     for name, column in columns.items():
         has = column.virtual, column.row_end, column.default and name in unique
         words = [mark for mark, is_so in zip(_MARKS, has, strict=True) if is_so]
-        if words := [column.type, *words] if has_alias(column.type) else words:
+        if words := [column.type, *words] if is_shown_as_binary(column.type) else words:
             found[name] = " ".join(words)
     return found
 
@@ -114,9 +117,9 @@ class SchemaCache(Protocol):
         """Forget what MariaDB's log lacks about a table's columns: a statement may have changed it."""
 
     def note_lost(
-        self, table: TableName, columns: Collection[str], renamed: Iterable[tuple[str, str]]
+        self, table: TableName, columns: Collection[str], renamed: Collection[tuple[str, str]]
     ) -> None:
-        """Note that a statement dropped columns of a table, or `renamed` them to other names."""
+        """Note that a statement dropped or added columns of a table, or `renamed` them to other names."""
 
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
@@ -198,10 +201,13 @@ class CapturedSchemas:
         self._settled.discard(table)
 
     def note_lost(
-        self, table: TableName, columns: Collection[str], renamed: Iterable[tuple[str, str]]
+        self, table: TableName, columns: Collection[str], renamed: Collection[tuple[str, str]]
     ) -> None:
-        """Note that a statement dropped columns of a table, or `renamed` them to other names."""
-        lost = {name.lower() for name in columns}
+        """Note that a statement dropped or added columns of a table, or `renamed` them to other names.
+
+        Whatever is known under the name of a column that came is a former table's.
+        """
+        lost = {name.lower() for name in (*columns, *(new for _, new in renamed))}
         known, types = self._columns_of(table), self._types_of(table)
         self._columns[table] = {name: column for name, column in known.items() if name.lower() not in lost}
         before = {name.lower(): types.pop(name) for name in [*types] if name.lower() in lost}

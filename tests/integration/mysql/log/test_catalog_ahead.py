@@ -12,6 +12,7 @@ import pytest
 
 from connector.landing.format import schema_path
 from connector.landing.manifest import Manifest
+from connector.landing.requests import ControlRequest, read_pending, submit
 from connector.schema import TableName, TableSchema
 from tests.support.agent.mysql_agents import agent, is_equal, short_waits, wait_caught_up
 from tests.support.landing.cuts import Table, add_manifest, manifests_in, read_events
@@ -196,6 +197,49 @@ def test_a_table_that_is_made_anew_ends_versions_by_its_own_column(
         wait_caught_up(mariadb, store)
     assert [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"] == []
     assert rows_before(store, mariadb, mariadb.end_of_log()) == {1: 7}
+
+
+MADE_ANEW = {
+    "another type": ("u uuid", "u binary(16)", None),
+    "added again": ("u binary(16), w int", "w int", "ADD u uuid"),
+    "renamed": ("u binary(16), w int", "w uuid", "RENAME COLUMN w TO u"),
+}
+"""Columns of a table, and of the one that takes its place; and an ALTER of that one, before any row."""
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("case", MADE_ANEW)
+def test_a_table_that_is_made_anew_is_read_by_its_own_columns_though_no_layout_of_it_has_landed(
+    mariadb: MysqlDatabase, tmp_path: Path, case: str, *, swapped: bool
+) -> None:
+    """Dumps are paused, no row is written to it, and the log is opened again."""
+    before, after, statement = MADE_ANEW[case]
+    mariadb.execute(f"CREATE TABLE t (id int PRIMARY KEY, {before})", "INSERT INTO t (id) VALUES (1)")
+    made, name = f"CREATE TABLE {{}} (id int PRIMARY KEY, {after})", TableName(mariadb.name, "t")
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        state = lambda: manifests_in(store)[-1].tables[name]  # noqa: E731
+        wait_until(lambda: state().traits is not None, "its traits are recorded")
+        paused = submit(store, ControlRequest(kind="pause", all=True))
+        wait_until(lambda: paused not in {r.id for r in read_pending(store)}, "dumps are paused")
+        if swapped:
+            mariadb.execute(made.format("new"), "RENAME TABLE t TO old, new TO t", "DROP TABLE old")
+        else:
+            mariadb.execute("DROP TABLE t", made.format("t"))
+        end = mariadb.end_of_log()
+        wait_until(lambda: manifests_in(store)[-1].position >= end, "the statements have landed")
+        wait_until(lambda: state().traits is not None, "the other one's are recorded")
+    if statement:
+        mariadb.execute(f"ALTER TABLE t {statement}")
+    mariadb.execute("INSERT INTO t (id, u) VALUES (2, unhex('123e4567e89b12d3a456426655440000'))")
+    submit(store, ControlRequest(kind="resume", all=True))
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        assert is_equal(mariadb, store, "t")
+    files = [f for m in manifests_in(store) for f in m.files if f.kind == "log" and f.last.lsn >= end]
+    found = [TableSchema.from_json(store.read(schema_path(name, f.schema_id))) for f in files]
+    types = {column.source_type for schema in found for column in schema.columns if column.name == "u"}
+    assert types == {"binary(16)" if case == "another type" else "uuid"}
 
 
 @pytest.mark.parametrize("case", [name for name, ahead in AHEAD.items() if not ahead.rows])

@@ -201,6 +201,22 @@ def test_an_alter_names_what_columns_are_renamed_to(clauses: str, renamed: list[
 
 
 @pytest.mark.parametrize(
+    ("clauses", "added"),
+    [
+        ("ADD u uuid", {"u"}),
+        ("ADD COLUMN `add` int AFTER v, ADD w int DEFAULT (f(1, 2)), ALGORITHM = INSTANT", {"add", "w"}),
+        ("ADD COLUMN (u uuid, `w` decimal(9, 2), x int CHECK (x IN (1, 2)), y int)", {"u", "w", "x", "y"}),
+        ("ADD UNIQUE KEY (u, w), ADD CONSTRAINT c CHECK (u > w), MODIFY x int, DROP z", set()),
+        ("ADD COLUMN IF NOT EXISTS u uuid", set()),
+        ("COMMENT = 'ADD u', RENAME COLUMN `add` TO u", set()),
+    ],
+)
+def test_an_alter_names_what_columns_it_adds(clauses: str, added: set[str]) -> None:
+    (effect,) = (e for e in statement_effects(f"ALTER TABLE t {clauses}", "d") if e.kind == "columns")
+    assert {name for name in effect.added if not name.isupper()} == added
+
+
+@pytest.mark.parametrize(
     ("clauses", "columns"),
     [
         ("DROP COLUMN c, DROP INDEX i, DROP `D`, ALTER e DROP DEFAULT", ("c", "D")),

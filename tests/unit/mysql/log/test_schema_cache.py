@@ -181,6 +181,23 @@ def test_a_table_that_the_catalog_lacks_is_asked_for_again() -> None:
     assert cache.virtual(V) == {"v"}
 
 
+def test_a_column_that_comes_is_none_that_only_a_former_table_of_the_name_had() -> None:
+    """The layout that landed last is a former table's, whose place a check has seen another one take."""
+    cache = Cache({"a": "binary(16)", "b": "int"}, {"a": "uuid", "B": "virtual"}, {})
+    cache.note_lost(T, ("A", "v"), (("v", "B"),))
+    assert cache.types(binary("a", 16)) == {"a": "uuid"}
+    assert cache.virtual(Col("B", 3, unsigned=False)) == {"B"}
+
+
+def test_a_binary_is_none_of_what_a_former_table_of_the_name_had() -> None:
+    columns = {"a": "binary(16)", "v": "varbinary(12)", "u": "uuid", "k": "varchar(12)"}
+    traits = traits_of({name: NotedColumn.of(type_) for name, type_ in columns.items()}, ())
+    assert traits == {name: type_ for name, type_ in columns.items() if name != "k"}
+    cache = Cache({"a": "uuid", "v": "vector", "u": "inet6"}, {}, traits)
+    shown = [binary("a", 16), Col("v", 15, b"\x0c\0", collation=BINARY), binary("u", 16)]
+    assert cache.types(*shown) == {"a": "binary(16)", "v": "varbinary(12)", "u": "uuid"}
+
+
 def test_the_end_of_versions_is_the_column_that_it_was() -> None:
     end = Col("e", 17, b"\x06")
     cache = Cache({"e": "timestamp(6)"}, {"id": "", "e": ""}, {"e": "row_end"})
