@@ -50,6 +50,7 @@ class SourceConfig(Section):
 
     ``slot`` and ``publication`` apply to PostgreSQL. MySQL or MariaDB is detected automatically.
     ``predicate_seconds``: time limit of a statement that evaluates a dump's condition.
+    ``allow_partial_row_images``: decode rows of which MySQL's or MariaDB's log has only some columns.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")
@@ -61,6 +62,7 @@ class SourceConfig(Section):
     publication: str = Field(default="", pattern=r'^[^"\x00]{1,63}$')
     on_gap: Literal["repair", "stop"] = "repair"
     predicate_seconds: float = Field(default=600, ge=0.1, le=86_400)
+    allow_partial_row_images: bool = False
 
     @model_validator(mode="before")
     @classmethod

@@ -122,6 +122,8 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
         _check_salt(config, problems)
         if config.limits.replicas and config.source.kind == "postgres":
             problems.add("limits.replicas", "is for MySQL and MariaDB: PostgreSQL knows its standbys' lag")
+        if config.source.allow_partial_row_images and config.source.kind == "postgres":
+            problems.add("source.allow_partial_row_images", "is for MySQL and MariaDB")
     problems.raise_any()
     assert config is not None
     return config

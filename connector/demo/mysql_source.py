@@ -1,8 +1,4 @@
-"""MariaDB and MySQL for the demo.
-
-The writer's session has ``binlog_row_image = NOBLOB``: a long text that an update does not touch is not in
-the log, as with PostgreSQL's TOAST. A TRUNCATE ends its transaction.
-"""
+"""MariaDB and MySQL for the demo. A TRUNCATE ends its transaction."""
 
 from __future__ import annotations
 
@@ -46,7 +42,6 @@ MARIADB = Dialect(
     final_labels="'final'",
     replace_body="ON DUPLICATE KEY UPDATE body = VALUES(body)",
     analyze="ANALYZE LOCAL TABLE {tables}",
-    writer=("SET SESSION binlog_row_image = NOBLOB",),
 )
 
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM c WHERE n < {last})"

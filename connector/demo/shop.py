@@ -1,8 +1,8 @@
 """The demo's source: a small shop, its tables and first rows.
 
-`documents` has long texts that updates of other columns leave out of the log (PostgreSQL stores them out of
-line, as TOAST; MariaDB and MySQL omit them if ``binlog_row_image`` says so). `carts` is small and is
-truncated while it is captured. There are no foreign keys, since the writer changes keys.
+`documents` has long texts. PostgreSQL leaves them out of its log (TOAST) where an update does not touch them.
+`carts` is small and is truncated while it is captured. There are no foreign keys, since the writer changes
+keys.
 """
 
 from __future__ import annotations

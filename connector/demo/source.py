@@ -6,7 +6,7 @@ in one module per database: `postgres_source`, `mysql_source`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,7 +24,6 @@ class Dialect:
     plus {seconds}. `digest`: 32 hexadecimal digits derived from {text}. `joined`: all values of {text} as one
     text. `some_labels`: a value computed from the row number `i`; `final_labels`: a constant. `replace_body`:
     makes an INSERT of an existing document change its body. `analyze`: collects statistics of {tables}.
-    `writer`: statements that start the writer's session.
     """
 
     types: Mapping[str, str]
@@ -39,7 +38,6 @@ class Dialect:
     final_labels: str
     replace_body: str
     analyze: str
-    writer: Sequence[str] = ()
 
 
 class Cursor(Protocol):

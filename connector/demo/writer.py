@@ -73,9 +73,6 @@ class Writer:
             self.failure = error
 
     def _write(self, connection: Any) -> None:
-        with connection.cursor() as cursor:
-            for statement in self._dialect.writer:
-                cursor.execute(statement)
         began, before = time.monotonic(), self.changes
         kinds, weights = list(self._kinds), list(self._kinds.values())
         while not self._stopping.is_set():

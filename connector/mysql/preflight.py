@@ -142,17 +142,21 @@ def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_row_image(context: CheckContext) -> Iterator[Finding]:
-    image = context.variable("binlog_row_image") or "FULL"
+    name = "binlog_row_image"
+    image = context.variable(name) or "FULL"
+    hint = f"SET GLOBAL {name} = FULL; and set it in the server's configuration file"
     if image == "FULL":
-        yield Finding("binlog_row_image", "ok", f"is {image}")
-        return
-    effect = "changes carry only some columns, and are merged by column"
-    if image == "FULL_NODUP":  # which omits virtual columns even where they have changed
+        yield Finding(name, "ok", f"is {image}")
+    elif image == "FULL_NODUP":  # which omits virtual columns even where they have changed
         effect = "the first update of a table with virtual columns quarantines it"
-    yield Finding(
-        "binlog_row_image", "warning", f"is {image}: {effect}",
-        "SET GLOBAL binlog_row_image = FULL;",
-    )  # fmt: skip
+        yield Finding(name, "warning", f"is {image}: {effect}", hint)
+    elif context.config.allow_partial_row_images:
+        effect = "changes carry only some columns, and are merged by column"
+        yield Finding(name, "warning", f"is {image}: {effect}", hint)
+    else:
+        effect = "the log lacks columns of changed rows, and so may not tell all that happened to them"
+        hint += "; or set source.allow_partial_row_images (its limits: docs/limits.md)"
+        yield Finding(name, "failed", f"is {image}: {effect}", hint)
 
 
 def _check_partial_json(context: CheckContext) -> Iterator[Finding]:

@@ -1,13 +1,17 @@
 """Decodes rows events of one table under one layout into batches of events. Pure.
 
 Rules: an update that changes the key becomes a delete of the old key and an insert of the new one (``seq +
-1``). A delete carries only its key or, for a table without a key, its whole image. A column that an after
-image lacks (MINIMAL, NOBLOB) is taken from the before image, which has the same value; if that lacks it too,
-it is null and listed in `unchanged`.
+1``). A delete carries only its key or, for a table without a key, its whole image. A JSON difference is
+applied to the old value. Events keep the log's order.
 
-This applies to inserts as well: columns that they omit have their default, which the log does not carry. One
-that omits all (``INSERT INTO t () VALUES ()``, MINIMAL) does not even show how many rows it has, and is
-refused. A JSON difference is applied to the old value. Events keep the log's order.
+Images that lack columns (MINIMAL, NOBLOB, which any session may set) are refused, unless the configuration
+allows them: they do not tell all that happened to a row, as the next rules show. An update may lack columns
+in its new image alone (FULL_NODUP).
+
+A column that an after image lacks is taken from the before image, which has the same value; if that lacks it
+too, it is null and listed in `unchanged`. This applies to inserts as well: columns that they omit have their
+default, which the log does not carry. One that omits all (``INSERT INTO t () VALUES ()``, MINIMAL) does not
+even show how many rows it has, and is refused.
 
 A table with system versioning (`TableMap.row_end`) lands its current rows: a version that ends is a delete,
 and changes to ended versions do not land. Nor do hidden columns.
@@ -54,7 +58,7 @@ from connector.mysql.codec.rows_event import (
 from connector.mysql.codec.table_map import TableMap
 from connector.mysql.codec.values import check_key, decode_values
 from connector.position import Position
-from connector.schema import TableSchema
+from connector.schema import TableName, TableSchema
 
 _OPS = (format.INSERT, format.UPDATE, format.DELETE, format.TRUNCATE)
 
@@ -85,21 +89,36 @@ class _Images:
     after: ValueRanges
 
 
+_NAMED = 8
+"""How many columns an error names."""
+
+_WHOLE = "SET GLOBAL binlog_row_image = FULL, in all sessions, then dump the table again"
+
+
 def decode_changes(
-    schema: TableSchema, table_map: TableMap, epoch: int, events: Events, placement: Placement
+    schema: TableSchema,
+    table_map: TableMap,
+    epoch: int,
+    events: Events,
+    placement: Placement,
+    *,
+    partial_images: bool,
 ) -> Iterator[EventBatch]:
     """Decode events of one table under one schema, whose columns are the table map's landed columns.
 
-    `TableError` or `ValueError` if an event or value can't be decoded, or a row's key is unknown.
+    `partial_images`: also decode those that lack columns. `TableError` or `ValueError` if an event or value
+    can't be decoded, or a row's key is unknown.
     """
     names = [column.name for column in schema.columns]
     if names != [column.name for column in table_map.landed]:
         raise TableError(schema.table, f"the log has columns {[c.name for c in table_map.landed]}")
     walker = RowWalker([column.type for column in table_map.columns])
     shapes = shapes_of(events, len(table_map.columns))
+    if not partial_images:
+        _require_whole(schema.table, table_map, shapes)
     if any(shape.is_bare for shape in shapes):
-        hint = "SET GLOBAL binlog_row_image = FULL, in all sessions, then dump the table again"
-        raise TableError(schema.table, "the log of an insert carries no column of its rows", hint=hint)
+        reason = "the log of an insert carries no column of its rows"
+        raise TableError(schema.table, reason, hint=_WHOLE)
     rows = find_rows(walker, events, shapes)
     decoder = _Decoder(schema, table_map, walker, epoch, events, shapes, placement)
     step = max(1, BATCH_VALUES // max(1, len(names) * (1 + schema.before_images)))
@@ -107,6 +126,21 @@ def decode_changes(
         batch = decoder.decode(rows.part(slice(low, low + step)))
         if batch is not None:
             yield batch
+
+
+def _require_whole(table: TableName, table_map: TableMap, shapes: Sequence[Shape]) -> None:
+    """Raise `TableError` if the log lacks columns of some row."""
+    shown = [index for index, column in enumerate(table_map.columns) if not column.hidden]
+    lacking = set().union(*(shape.lacks(shown) for shape in shapes))
+    if lacking:
+        names = [table_map.columns[index].name for index in sorted(lacking)]
+        listed = ", ".join(names[:_NAMED] + ["..."] * (len(names) > _NAMED))
+        raise TableError(
+            table,
+            f"the log lacks columns of changed rows ({listed}): binlog_row_image is not FULL, maybe only in a"
+            " session",
+            hint=f"{_WHOLE}; or set source.allow_partial_row_images first",
+        )
 
 
 class _Decoder:
@@ -281,7 +315,7 @@ class _Decoder:
                 raise TableError(
                     self._schema.table,
                     "the log of a row's update lacks columns, and a REPLACE of a default key looks the same",
-                    hint="SET GLOBAL binlog_row_image = FULL, in all sessions, then dump the table again",
+                    hint=_WHOLE,
                 )
         return marked[rows.shape]
 
@@ -309,8 +343,7 @@ class _Decoder:
             return current
         if (images.kinds[row_end][some] != VALUE).any():
             reason = f"the log of a change does not carry column {self._columns[row_end].name}"
-            hint = "SET GLOBAL binlog_row_image = FULL, then dump the table again"
-            raise TableError(self._schema.table, reason, hint=hint)
+            raise TableError(self._schema.table, reason, hint=_WHOLE)
         ends = big_endian(self._data, images.starts[row_end][some].astype(np.int64), 7)
         current[some] = np.isin(ends, np.array(_LAST_MOMENTS, np.uint64))
         return current
@@ -355,7 +388,7 @@ class _Decoder:
             raise TableError(
                 self._schema.table,
                 f"the log of a row's update does not carry virtual column {column.name}",
-                hint="SET GLOBAL binlog_row_image = FULL, in all sessions, then dump the table again",
+                hint=_WHOLE,
             )
 
     def _refuse_key(self, name: str, what: str) -> None:

@@ -9,7 +9,7 @@ lists the columns in its images: MINIMAL and NOBLOB omit some.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +93,14 @@ class Shape:
     events: Offsets
     starts: Offsets
     is_mariadbs_update: bool = False
+
+    def lacks(self, columns: Collection[int]) -> set[int]:
+        """Return which of some columns the log lacks of these rows.
+
+        An update whose old row is whole lacks none: what its new row lacks has not changed (FULL_NODUP).
+        """
+        image = self.after if self.before is None else self.before
+        return set() if image is None else {*columns} - {*image.present}
 
     @property
     def is_bare(self) -> bool:

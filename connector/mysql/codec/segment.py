@@ -93,7 +93,8 @@ class SegmentLayout(NamedTuple):
 
     `schema.columns` are exactly the table map's columns, in its order. `problem`: the layout could not be
     read (`parse_table_map`), or the reader found another reason to stop the table: its first event
-    quarantines it, so `schema` still names it, by an older layout if need be.
+    quarantines it, so `schema` still names it, by an older layout if need be. `partial_images`: rows of which
+    the log has only some columns are decoded.
     """
 
     start: int
@@ -101,6 +102,7 @@ class SegmentLayout(NamedTuple):
     table_map: TableMap | None
     schema: TableSchema | None
     problem: TableError | None = None
+    partial_images: bool = False
 
 
 class MysqlSegment:
@@ -270,4 +272,11 @@ class _Part(NamedTuple):
         whole, members = self.window.events, self.members
         events = Events(whole.data, whole.kinds[members], whole.starts[members], whole.ends[members])
         placement = self.window.placement.take(members)
-        yield from decode_changes(self.schema, self.layout.table_map, self.epoch, events, placement)
+        yield from decode_changes(
+            self.schema,
+            self.layout.table_map,
+            self.epoch,
+            events,
+            placement,
+            partial_images=self.layout.partial_images,
+        )

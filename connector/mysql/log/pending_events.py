@@ -99,7 +99,14 @@ class PendingRows:
     def _add_layout(self, table_id: int, resolved: ResolvedLayout) -> None:
         self._layout_by_id[table_id] = resolved
         self._layouts.append(
-            SegmentLayout(len(self.payloads), table_id, resolved.table_map, resolved.schema, resolved.problem)
+            SegmentLayout(
+                len(self.payloads),
+                table_id,
+                resolved.table_map,
+                resolved.schema,
+                resolved.problem,
+                resolved.partial_images,
+            )
         )
 
     def change_tail(self, tail: int) -> None:

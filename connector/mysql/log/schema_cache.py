@@ -38,7 +38,8 @@ WATERMARK = TableName(OWN_DATABASE, "watermark")
 class ResolvedLayout(NamedTuple):
     """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded.
 
-    `comments`, `traits` (`traits_of`): if it was read from the catalog.
+    `comments`, `traits` (`traits_of`): if it was read from the catalog. `partial_images`: rows of which the
+    log has only some columns may land.
     """
 
     table: TableName
@@ -47,6 +48,7 @@ class ResolvedLayout(NamedTuple):
     problem: TableError | None = None
     comments: TableComments | None = None
     traits: Traits | None = None
+    partial_images: bool = False
 
     def with_comment(self, comment: str | None) -> ResolvedLayout:
         """Add the table's own comment to those of its columns."""
@@ -180,7 +182,9 @@ class CapturedSchemas:
         self._tables.add(table)
         try:
             table_map = self._completed(parse_table_map(body, mariadb=self.mariadb))
-            resolved = ResolvedLayout(table, table_map, landing_schema_of(table_map, self._settings))
+            schema = landing_schema_of(table_map, self._settings)
+            allowed = self._config.allow_partial_row_images
+            resolved = ResolvedLayout(table, table_map, schema, partial_images=allowed)
         except TableError as error:
             resolved = ResolvedLayout(table, None, self._any_schema(table), error)
         else:

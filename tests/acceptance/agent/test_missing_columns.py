@@ -313,6 +313,7 @@ AFTER_MERGE = """
 def test_columns_that_the_log_leaves_out_are_dumped_until_the_lake_is_the_source(
     place: Installation, spark: Any
 ) -> None:
+    place.configure(source={"allow_partial_row_images": True})
     place.database.script(NOTES)
     with place.agent() as agent:
         place.wait_dumped(agent)

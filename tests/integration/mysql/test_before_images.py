@@ -15,8 +15,9 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, v text)"
 HINT = "SET GLOBAL binlog_row_image = FULL, in all sessions"
 
 
-def asking(mariadb: MysqlDatabase) -> MysqlSource:
-    return source_of(mariadb, settings={f"{mariadb.name}.t": {"before_images": True}})
+def asking(mariadb: MysqlDatabase, *, partial_images: bool = False) -> MysqlSource:
+    settings = {f"{mariadb.name}.t": {"before_images": True}}
+    return source_of(mariadb, settings=settings, partial_images=partial_images)
 
 
 def test_old_rows_are_whole_with_full_row_images(mariadb: MysqlDatabase) -> None:
@@ -30,7 +31,7 @@ def test_what_a_partial_row_image_lacks_is_missing_and_said(
     mariadb: MysqlDatabase, image: str, missing: list[str]
 ) -> None:
     mariadb.execute(TABLE, "INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b')")
-    with following(asking(mariadb)) as log:
+    with following(asking(mariadb, partial_images=True)) as log:
         mariadb.execute(
             f"SET binlog_row_image = {image}", "UPDATE t SET n = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2"
         )

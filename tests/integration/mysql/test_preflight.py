@@ -29,8 +29,10 @@ def findings(
     keys: Mapping[str, Sequence[str]] | None = None,
     url: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    partial_images: bool = False,
 ) -> dict[str, Finding]:
-    source = source_of(mariadb, tables, keys, url=url, settings=settings)
+    source = source_of(mariadb, tables, keys, url=url, settings=settings, partial_images=partial_images)
     try:
         return {finding.name: finding for finding in source.check()}
     finally:
@@ -68,7 +70,7 @@ def test_a_fit_server_has_nothing_to_fix(mariadb: MysqlDatabase) -> None:
         ("binlog_row_metadata", "MINIMAL", "failed"),
         pytest.param("binlog_order_commits", "OFF", "failed", marks=pytest.mark.only_mysql),
         pytest.param("binlog_error_action", "IGNORE_ERROR", "warning", marks=pytest.mark.only_mysql),
-        ("binlog_row_image", "MINIMAL", "warning"),
+        ("binlog_row_image", "MINIMAL", "failed"),
         ("binlog_expire_logs_seconds", "3600", "warning"),
         ("innodb_flush_log_at_trx_commit", "0", "warning"),
     ],
@@ -89,6 +91,19 @@ def test_a_setting_that_does_not_fit_is_reported_with_what_fixes_it(
     finally:
         value = before[0] if isinstance(before[0], int) else f"'{before[0]}'"
         mariadb.execute(f"SET GLOBAL {name} = {value}")
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_partial_row_images_that_are_allowed_are_reported(mariadb: MysqlDatabase, image: str) -> None:
+    name = "binlog_row_image"
+    try:
+        mariadb.execute(f"SET GLOBAL {name} = {image}")
+        found = findings(mariadb)[name]
+        assert (found.state, "source.allow_partial_row_images" in (found.fix or "")) == ("failed", True)
+        found = findings(mariadb, partial_images=True)[name]
+        assert (found.state, "merged by column" in found.detail) == ("warning", True)
+    finally:
+        mariadb.execute(f"SET GLOBAL {name} = FULL")
 
 
 @pytest.mark.every_release

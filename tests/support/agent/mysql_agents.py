@@ -38,9 +38,14 @@ def config_of(
     folder: Path,
     url: str | None = None,
     keys: Mapping[str, Sequence[str]] | None = None,
+    *,
+    partial_images: bool = False,
     **dump: Any,
 ) -> Config:
-    """The configuration of a database's agent, with short intervals; `keys` by the table's bare name."""
+    """The configuration of a database's agent, with short intervals; `keys` by the table's bare name.
+
+    `partial_images`: allow them.
+    """
     return Config.model_validate(
         {
             "source": {
@@ -48,6 +53,7 @@ def config_of(
                 "kind": "mysql",
                 "url": url or mariadb.url,
                 "tables": [f"{mariadb.name}.*"],
+                "allow_partial_row_images": partial_images,
             },
             "landing": {"url": str(folder), "flush_seconds": 0.1, "heartbeat_seconds": 0.2},
             "dump": {"chunk_rows": 100, "workers": 2, **dump},

@@ -37,10 +37,11 @@ def source_of(
     *,
     url: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    partial_images: bool = False,
 ) -> MysqlSource:
     """Return a source named after the database, with all of its tables unless `tables` names some.
 
-    `settings`: of tables, other than their `keys`.
+    `settings`: of tables, other than their `keys`. `partial_images`: allow them.
     """
     config = SourceConfig.model_validate(
         {
@@ -48,6 +49,7 @@ def source_of(
             "kind": "mariadb",
             "url": url or database.url,
             "tables": list(tables) or [f"{database.name}.*"],
+            "allow_partial_row_images": partial_images,
         }
     )
     return MysqlSource(config, table_settings(keys, settings))

@@ -121,7 +121,8 @@ def test_the_examples_are_complete(example: Path) -> None:
     settings = {
         field.alias or name for section in sections for name, field in type(section).model_fields.items()
     }
-    assert settings - named == set()
+    elsewhere = {"allow_partial_row_images"} if config.source.kind == "postgres" else set()
+    assert settings - named == elsewhere
 
 
 def test_every_problem_is_reported_at_once(file: Path) -> None:
@@ -288,6 +289,13 @@ def test_replicas_that_cannot_be_watched_are_refused(file: Path) -> None:
     assert found == "limits.replicas[0]: must begin with mysql://, as in mysql://user@host:3306"
     (found,) = problems(file, GOOD + '[limits]\nreplicas = "mysql://u:hunter2@db"\n')
     assert found.startswith("limits.replicas: is for MySQL and MariaDB")
+
+
+def test_partial_row_images_are_for_those_who_have_them(file: Path) -> None:
+    allowed = "allow_partial_row_images = true\n[landing]"
+    assert loaded(file, MYSQL.replace("[landing]", allowed)).source.allow_partial_row_images
+    (found,) = problems(file, GOOD.replace("[landing]", allowed))
+    assert found == "source.allow_partial_row_images: is for MySQL and MariaDB"
 
 
 @pytest.mark.parametrize("password", ["a/b", "a#b", "a/b#c"])

@@ -112,7 +112,7 @@ def test_a_difference_whose_document_before_is_not_in_the_log_quarantines_its_ta
         """INSERT INTO t VALUES (1, '{}', '{"a": "long enough to be worth a difference", "b": 1}')""",
         "INSERT INTO u SELECT id, j, j FROM t",
     )  # fmt: skip
-    with following(source_of(partial)) as log:
+    with following(source_of(partial, partial_images=True)) as log:
         partial.execute(
             "SET binlog_row_image = MINIMAL", "UPDATE t SET j = JSON_SET(j, '$.b', 2)",
             "SET binlog_row_image = FULL", "UPDATE u SET j = JSON_SET(j, '$.b', 2)",

@@ -67,12 +67,12 @@ def test_a_replace_of_the_default_key_is_no_update_once_the_default_is_gone(
         "CREATE TABLE t (id int PRIMARY KEY DEFAULT 5, m int DEFAULT 1, w int)",
         "INSERT INTO t VALUES (5, 10, 1)",
     )
-    with agent(mariadb, tmp_path) as store:
+    with agent(mariadb, tmp_path, partial_images=True) as store:
         wait_caught_up(mariadb, store)
     mariadb.execute("ALTER TABLE t ALTER m SET DEFAULT 2")
     mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (w) VALUES (7)")
     mariadb.execute("ALTER TABLE t ALTER id DROP DEFAULT")
-    with agent(mariadb, tmp_path) as store:
+    with agent(mariadb, tmp_path, partial_images=True) as store:
         wait_until(lambda: is_equal(mariadb, store, "t"), "the table is read again", seconds=20)
 
 
@@ -133,14 +133,14 @@ def test_rows_from_before_a_statement_are_read_as_the_table_was(
     values = "(1, 1), (2, 2)" if "VIRTUAL" in ahead.columns else "(1, 1, 1), (2, 2, 2)"
     names = "id, k" if "VIRTUAL" in ahead.columns else "id, k, v"
     mariadb.execute(f"CREATE TABLE t ({ahead.columns}", f"INSERT INTO t ({names}) VALUES {values}")
-    with agent(mariadb, tmp_path, keys=keys) as store:
+    with agent(mariadb, tmp_path, keys=keys, partial_images=not ahead.rows) as store:
         wait_caught_up(mariadb, store)
     image = "FULL" if ahead.rows else "MINIMAL"
     written = ahead.written.format(versions=_VERSIONS).split("; ")
     mariadb.execute(f"SET binlog_row_image = {image}", *written)
     end = mariadb.end_of_log()
     mariadb.execute("SET system_versioning_alter_history = KEEP", f"ALTER TABLE t {ahead.statement}")
-    with agent(mariadb, tmp_path, keys=keys) as store:
+    with agent(mariadb, tmp_path, keys=keys, partial_images=not ahead.rows) as store:
         wait_until(lambda: manifests_in(store)[-1].position > end, "the log is read")
     found = [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"]
     if ahead.quarantined:
@@ -251,7 +251,7 @@ def test_a_definition_that_changes_behind_the_log_is_found_and_the_log_read_anew
     after = "ALTER id SET DEFAULT 1" if "DEFAULT" in ahead.columns else "DROP v, ADD v int AS (k) VIRTUAL"
     names, values = ("id, k", "(2, 2)") if "VIRTUAL" in ahead.columns else ("id, k, v", "(2, 2, 2)")
     mariadb.execute(f"CREATE TABLE t ({before}", f"INSERT INTO t ({names}) VALUES {values}")
-    with agent(mariadb, tmp_path, keys={"t": ahead.key} if ahead.key else None) as store:
+    with agent(mariadb, tmp_path, partial_images=True) as store:
         wait_caught_up(mariadb, store)
         mariadb.execute(f"INSERT INTO t ({names}) VALUES {values.replace('2', '1')}")  # is read as it was
         wait_caught_up(mariadb, store)
@@ -276,12 +276,12 @@ def test_a_replace_of_the_default_of_the_key_that_the_log_names_is_no_update(
         " UNIQUE (u, k), UNIQUE (k))",
         "INSERT INTO t VALUES (6, 1, 1, 9)",
     )
-    with agent(mariadb, tmp_path, keys={"t": ("k",)}) as store:
+    with agent(mariadb, tmp_path, keys={"t": ("k",)}, partial_images=True) as store:
         wait_caught_up(mariadb, store)
         name = TableName(mariadb.name, "t")
         wait_until(lambda: manifests_in(store)[-1].tables[name].traits is not None, "its traits are recorded")
     mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (v) VALUES (7)")
-    with agent(mariadb, tmp_path, keys={"t": ("k",)}) as store:
+    with agent(mariadb, tmp_path, keys={"t": ("k",)}, partial_images=True) as store:
         wait_caught_up(mariadb, store)
     found = [n.text for m in manifests_in(store) for n in m.notices if n.kind == "quarantined"]
     assert [_LIKE_REPLACE in text for text in found] == [True]

@@ -71,7 +71,7 @@ def test_compressed_columns_land_as_their_values_from_log_and_dump(mariadb: Mysq
         "g varchar(30) COMPRESSED",
     )  # fmt: skip
     mariadb.execute(f"CREATE TABLE t (id int PRIMARY KEY, {', '.join(types)})")
-    source = source_of(mariadb)
+    source = source_of(mariadb, partial_images=True)
     with following(source) as log:
         mariadb.execute(
             "INSERT INTO t VALUES (1, '', '', '', '', '', '', '')", "INSERT INTO t (id) VALUES (2)",

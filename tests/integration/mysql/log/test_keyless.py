@@ -11,8 +11,9 @@ from tests.support.source.mysql_source import read_all, source_of
 from tests.support.source.reading import following, ops, quarantines, read_to
 
 
-def only_changes(mariadb: MysqlDatabase, **more: object) -> MysqlSource:
-    return source_of(mariadb, settings={f"{mariadb.name}.t": {"shapes": ["changes"], **more}})
+def only_changes(mariadb: MysqlDatabase, *, partial_images: bool = False, **more: object) -> MysqlSource:
+    settings = {f"{mariadb.name}.t": {"shapes": ["changes"], **more}}
+    return source_of(mariadb, settings=settings, partial_images=partial_images)
 
 
 def test_changes_of_a_table_without_a_key_land_as_they_are(mariadb: MysqlDatabase) -> None:
@@ -48,7 +49,7 @@ def test_a_keyed_table_whose_changes_alone_are_wanted_has_its_deletes_as_the_log
     mariadb: MysqlDatabase,
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    with following(only_changes(mariadb)) as log:
+    with following(only_changes(mariadb, partial_images=True)) as log:
         mariadb.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "UPDATE t SET id = 3 WHERE id = 1")
         mariadb.execute("DELETE FROM t WHERE id = 3", "SET binlog_row_image = MINIMAL", "DELETE FROM t")
         found = read_all(mariadb, log)
@@ -62,7 +63,7 @@ def test_an_insert_whose_log_has_no_column_at_all_quarantines_its_table(
     mariadb: MysqlDatabase, key: str
 ) -> None:
     mariadb.execute(f"CREATE TABLE t (id int DEFAULT 1 {key}, v int DEFAULT 2)")
-    with following(source_of(mariadb) if key else only_changes(mariadb)) as log:
+    with following((source_of if key else only_changes)(mariadb, partial_images=True)) as log:
         mariadb.execute("SET binlog_row_image = MINIMAL", "INSERT INTO t () VALUES ()")
         read_to(log, mariadb.end_of_log())
         (found,) = quarantines(log.take())

@@ -47,12 +47,52 @@ def test_keys_swapped_in_one_transaction_keep_their_rows(mariadb: MysqlDatabase)
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
 def test_a_row_image_set_by_one_session_marks_what_it_leaves_out(mariadb: MysqlDatabase, image: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)", "INSERT INTO t VALUES (1, 1, 'x')")
-    with following(source_of(mariadb)) as log:
+    with following(source_of(mariadb, partial_images=True)) as log:
         mariadb.execute(f"SET binlog_row_image = {image}", "UPDATE t SET n = 2")
         mariadb.execute("UPDATE t SET n = 3")
         *_, partial, whole = read_all(mariadb, log)
     assert (partial["n"], partial["v"], partial["_cdc"]["unchanged"]) == (2, None, ["v"])
     assert (whole["n"], whole["v"], whole["_cdc"]["unchanged"]) == (3, "x", None)
+
+
+LACKING = {
+    "INSERT INTO {} (id) VALUES (2)": ("n, v", "v"),
+    "INSERT INTO {} (n, v) VALUES (2, 'y')": ("id", None),
+    "INSERT INTO {} () VALUES ()": ("id, n, v", "v"),
+    "UPDATE {} SET n = 2": ("n, v", "v"),
+    "UPDATE {} SET v = 'y'": ("n, v", "v"),
+    "DELETE FROM {}": ("n, v", "v"),
+    "REPLACE INTO {} (id, n) VALUES (1, 2)": ("n, v", "v"),
+}
+"""What the log of each change lacks, with MINIMAL and with NOBLOB (None: nothing)."""
+
+
+@pytest.mark.every_release
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_rows_of_which_the_log_lacks_columns_quarantine_their_table_unless_that_is_allowed(
+    mariadb: MysqlDatabase, image: str
+) -> None:
+    changes = {f"t{number}": change for number, change in enumerate([*LACKING, "DO 1"])}
+    for table in changes:
+        mariadb.execute(
+            f"CREATE TABLE {table} (id int DEFAULT 9 PRIMARY KEY, n int DEFAULT 5, v text)",
+            f"INSERT INTO {table} VALUES (1, 1, 'x')",
+        )
+    with following(source_of(mariadb)) as log:
+        mariadb.execute(
+            f"SET binlog_row_image = {image}", *(change.format(table) for table, change in changes.items())
+        )
+        mariadb.execute(*(f"UPDATE {table} SET n = 7, v = 'z'" for table in changes))
+        read_to(log, mariadb.end_of_log())
+        segment = log.take()
+    found = {notice.table.name: notice for notice in quarantines(segment)}
+    lacking = {table: LACKING[c][image == "NOBLOB"] for table, c in changes.items() if c in LACKING}
+    assert {table: notice.reason.partition("(")[2].partition(")")[0] for table, notice in found.items()} == {
+        table: columns for table, columns in lacking.items() if columns
+    }
+    assert {"allow_partial_row_images" in (notice.hint or "") for notice in found.values()} == {True}
+    landed = {batch.schema.table.name for batch in segment.decode() if isinstance(batch, EventBatch)}
+    assert landed == changes.keys() - found.keys()
 
 
 REPLACED = (
@@ -74,7 +114,7 @@ def test_what_a_replace_resets_is_reported_or_missing_and_never_the_old_value(
 ) -> None:
     mariadb.execute(*REPLACED)
     names = ("id", "n", "m", "v", "w")
-    with following(source_of(mariadb)) as log:
+    with following(source_of(mariadb, partial_images=image != "FULL_NODUP")) as log:
         rows = {row[0]: list(row) for row in mariadb.execute("SELECT * FROM t")}
         try:
             mariadb.execute(f"SET binlog_row_image = {image}", *REPLACING)
@@ -106,7 +146,7 @@ def test_an_update_that_may_be_a_replace_of_the_default_key_quarantines_its_tabl
 ) -> None:
     mariadb.execute(f"CREATE TABLE t ({columns})")
     mariadb.execute(f"INSERT INTO t VALUES ({', '.join(['1'] * (columns.count(' int')))})")
-    with following(source_of(mariadb)) as log:
+    with following(source_of(mariadb, partial_images=True)) as log:
         mariadb.execute("SET binlog_row_image = MINIMAL", f"REPLACE INTO t {replaced}")
         read_to(log, mariadb.end_of_log())
         (found,) = quarantines(log.take())

@@ -224,7 +224,7 @@ class Written:
         mapped = parse_table_map(reference.table_map(7, self.columns, key=[0]), mariadb=False)
         transactions = Transactions()
         transactions.add(0, pack_binlog_position(3, 4), 1_700_000_000_000_000, "uuid:1")
-        layout = SegmentLayout(0, 7, mapped, mapped.schema())
+        layout = SegmentLayout(0, 7, mapped, mapped.schema(), partial_images=True)
         return MysqlSegment(
             1, ResumePoint(99), None, events, range(len(events)), transactions, [layout], **options
         )
