@@ -33,7 +33,7 @@ from connector.landing.manifest import LastCommit
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.codec.pgoutput import parse_commit, to_datetime
 from connector.postgres.connection import all_rows, literal, one_row, quote
-from connector.postgres.slot import BULK, NO_ROOM, awaits_standbys, copy_slot
+from connector.postgres.slot import BULK, NO_ROOM, awaits_standbys, copy_slot, find_slot
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,11 @@ def why_different(
     position: int,
     last: LastCommit | None,
 ) -> str | None:
-    """Return why what the slot resends up to `position` is not what was read before; None if it is."""
+    """Return why what the slot resends up to `position` is not what was read before; None if it is.
+
+    `confirmed`: where the slot is. `TransientError` if it was moved meanwhile: a statement of a session that
+    was lost may still have been running.
+    """
     if confirmed == position:
         return None
     expected = last if last is not None and last.position > confirmed else None
@@ -90,6 +94,8 @@ def why_different(
         return f"the log before {format_lsn(position)} can't be read again: {error.diag.message_primary}"
     if found == expected:
         return None
+    if (now := find_slot(connection, slot)) is None or now.confirmed != confirmed:
+        raise TransientError(f"slot {slot} was moved while what it resends was compared")
     return (
         f"up to {format_lsn(position)} the log now ends with {_format(found)} and not with"
         f" {_format(expected)}: the server was restored or replaced"

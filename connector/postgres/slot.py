@@ -273,8 +273,22 @@ def advance_slot(connection: Connection, name: str, position: int) -> bool:
     return row != (False,)
 
 
-def check_resumable(connection: Connection, name: str, database: str, position: int) -> str | Slot:
-    """Return why the log after `position` can't be read whole from this slot, or the slot if it can."""
+def check_resumable(
+    connection: Connection, name: str, database: str, position: int, ours: Collection[int] = ()
+) -> str | Slot:
+    """Return why the log after `position` can't be read whole from this slot, or the slot if it can.
+
+    A slot that is not there yet has been released first, as `wait_until_released` does: a server process that
+    was busy may only then take note of what its reader confirmed last, and move it.
+    """
+    found = _check_resumable(connection, name, database, position)
+    if isinstance(found, str) or found.confirmed == position:
+        return found
+    wait_until_released(connection, name, ours)
+    return _check_resumable(connection, name, database, position)
+
+
+def _check_resumable(connection: Connection, name: str, database: str, position: int) -> str | Slot:
     slot = find_slot(connection, name)
     if slot is None:
         return f"slot {name} is gone"

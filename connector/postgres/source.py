@@ -251,11 +251,10 @@ class PostgresSource:
             return undecodable
         connection, name = self._primary(), self._config.slot
         with driver_errors(f"reading slot {name}"):
-            found = slot.check_resumable(connection, name, connection.info.dbname, resume_point.position)
+            database, position = connection.info.dbname, resume_point.position
+            found = slot.check_resumable(connection, name, database, position, self._readers)
             if isinstance(found, str):
                 return found
-            if found.confirmed != resume_point.position:
-                slot.wait_until_released(connection, name, self._readers)
             self._proof = self._session.process
             reason = self._left_timeline(resume_point) or log_identity.why_different(
                 connection,

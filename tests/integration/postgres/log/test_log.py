@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from dataclasses import replace
 
@@ -10,7 +12,7 @@ import pytest
 
 from connector.errors import FencedError, TransientError
 from connector.position import format_lsn
-from connector.postgres import slot
+from connector.postgres import log_identity, slot
 from connector.postgres.connection import one_row
 from connector.postgres.log import reader
 from connector.postgres.log.bulk import BacklogReader
@@ -647,6 +649,44 @@ def test_a_lingering_walsender_is_waited_for(database: Database) -> None:
         with opened(second, ResumePoint(log.position, ())) as other:
             database.execute("INSERT INTO t VALUES (1)")
             assert ops(events(read_rows(other, 1)), "id") == [("insert", 1)]
+
+
+def test_a_confirmation_that_the_server_takes_note_of_late_is_no_gap(database: Database) -> None:
+    """A walsender that was busy as the agent ended moves the slot while the next one waits for it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with following(source_of(database)) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        landed = read_rows(log, 1).end
+        reading = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+        ((walsender,),) = database.execute(reading, (database.name,))
+        os.kill(walsender, signal.SIGSTOP)
+        log.confirm(landed.position)
+    threading.Timer(0.5, os.kill, (walsender, signal.SIGCONT)).start()
+    with contextlib.closing(source_of(database)) as again:
+        assert confirmed(database) < landed.position
+        assert again.check_resumable(landed) is None
+        assert confirmed(database) == landed.position
+
+
+def test_a_slot_that_moves_while_its_log_is_compared_is_no_gap(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement of a lost session may still be running at the server."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with following(source_of(database)) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        landed = read_rows(log, 1).end
+
+    def moved(_: object, name: str, position: int) -> bool:
+        moving = "SELECT pg_replication_slot_advance(%s, %s)"
+        database.execute(moving, (name, format_lsn(position)))
+        return False
+
+    monkeypatch.setattr(log_identity, "awaits_standbys", moved)
+    with contextlib.closing(source_of(database)) as again:
+        with pytest.raises(TransientError, match="was moved while"):
+            again.check_resumable(landed)
+        assert again.check_resumable(landed) is None
 
 
 def test_a_table_added_to_the_publication_shows_who_may_have_written_unseen(database: Database) -> None:
