@@ -44,6 +44,11 @@ _UNCHECKED = (
     "rows were inserted with unique_checks = 0 and foreign_key_checks = 0, and MariaDB may not have kept them"
 )
 
+_MISCOMPUTED = "MariaDB may have logged its virtual columns as they were before a trigger changed the row"
+
+_MAP_FLAGS, _HAS_TRIGGERS = 7, 0x40
+"""The upper byte of a table map's flags, and MariaDB's bit there: the table has triggers."""
+
 
 class EventGroups:
     """The groups that are complete and not taken yet, and the open one.
@@ -105,7 +110,8 @@ class EventGroups:
         """Handle a TABLE_MAP: rows of its table may follow."""
         resolved = self._pending.learn(body)
         if self.open is not None:
-            self.open.touch(resolved)
+            triggers = self._schema_cache.mariadb and bool(body[_MAP_FLAGS] & _HAS_TRIGGERS)
+            self.open.touch(resolved, triggers=triggers)
 
     def handle(self, kind: int, packet: bytes, end: int) -> None:
         """Handle an event that is neither rows nor a table map, nor one of a file or a payload.
@@ -167,6 +173,8 @@ class EventGroups:
                 self.gtids.add(each.gtid, ours=closed.is_ours is True)
         if closed.may_lack:
             self._effects.reread(closed.tables, closed.lsn, _UNCHECKED)
+        if closed.miscomputed:
+            self._effects.reread(closed.miscomputed, closed.lsn, _MISCOMPUTED)
         self.last = closed.lsn, begin
         self.whole_rows = rows
         self._pending.end_transaction()

@@ -8,6 +8,11 @@ insert report no error, so the rows are logged. So a transaction `may_lack` its 
 such a session, unless that is known to report duplicates: then it is only logged if there are none. Whether
 the table was empty is not in the log.
 
+It may also log former values of virtual columns: if a BEFORE trigger changes what they are made of, an UPDATE
+of several tables, or with a subquery, and one FOR PORTION OF a period, computes them before the trigger runs.
+So a table with triggers and virtual columns counts as `miscomputed` unless the statement is known to compute
+them last.
+
 Invariant: `is_ours` only if its only table is our watermark, and it contains nothing else: no other
 statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
 """
@@ -32,7 +37,8 @@ class OpenTransaction:
     crash, so it is skipped. `ended`: its end has arrived, but its position is unknown until the next file
     begins (see the buffer). `is_ours`: see the module; None while it has no tables. `mapped`: the tables
     whose layouts have arrived; `tables`: the captured ones among them. `may_lack`: the server may not have
-    kept its rows (MariaDB, see the module).
+    kept its rows, `miscomputed`: the captured tables whose virtual columns it may have logged as they were
+    before a trigger (MariaDB, see the module).
     """
 
     lsn: int
@@ -45,6 +51,7 @@ class OpenTransaction:
     mapped: set[TableName] = field(default_factory=set)
     tables: set[TableName] = field(default_factory=set)
     may_lack: bool = False
+    miscomputed: set[TableName] = field(default_factory=set)
     _annotation: bytes | None = None
     _mapped_by_statement: int = 0
 
@@ -58,12 +65,16 @@ class OpenTransaction:
         reported = statement is not None and self._mapped_by_statement == 1 and reports_duplicates(statement)
         self.may_lack |= not (reported or self.landed)
 
-    def touch(self, mapped: ResolvedLayout) -> None:
-        """Record a table whose rows may follow."""
+    def touch(self, mapped: ResolvedLayout, *, triggers: bool = False) -> None:
+        """Record a table whose rows may follow; `triggers`: MariaDB says that it has some."""
         self.mapped.add(mapped.table)
         self._mapped_by_statement += 1
         if mapped.schema is not None:
             self.tables.add(mapped.table)
+        if triggers and mapped.table_map is not None and not self.landed:
+            has_virtual = any(column.virtual and not column.hidden for column in mapped.table_map.columns)
+            if has_virtual and not computes_last(self._annotation or b"", mapped.table):
+                self.miscomputed.add(mapped.table)
         if self.is_ours is not False:
             self.is_ours = mapped.schema is None and mapped.table == WATERMARK
 
@@ -94,6 +105,42 @@ _REPORTING = re.compile(
 _LOAD = re.compile(rb"\s*LOAD\s+DATA\b", re.IGNORECASE)
 _LOAD_IGNORES = re.compile(rb"\bLOCAL\b|\bIGNORE\b(?!\s+\d+\s+(?:LINES|ROWS)\b)", re.IGNORECASE)
 """LOCAL implies IGNORE, but not that of the file's first lines."""
+
+
+def computes_last(statement: bytes, table: TableName) -> bool:
+    """Return whether a statement is certain to compute this table's virtual columns after its triggers.
+
+    It writes to no other table but by triggers, which can't write to this one then.
+    """
+    match = _OF_ONE_TABLE.match(statement)
+    if match is None or _AFTER_TABLE[match["verb"].upper()].match(match["rest"]) is None:
+        return False
+    namespace, name = (_unquoted(match[part]) for part in ("namespace", "name"))
+    return name == table.name.lower() and namespace in ("", table.namespace.lower())
+
+
+def _unquoted(name: bytes | None) -> str:
+    text = (name or b"").decode(errors="replace")
+    return (text[1:-1].replace("``", "`") if text.startswith("`") else text).lower()
+
+
+_PLAIN_NAME = rb"(?:`(?:[^`]|``)+`|[\w$\x80-\xff]+)"
+_OF_ONE_TABLE = re.compile(
+    rb"\s*(?P<verb>INSERT|REPLACE|UPDATE|DELETE)\b"
+    rb"(?:\s*\b(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|IGNORE|INTO|FROM)\b)*"
+    rb"\s*(?:(?P<namespace>%b)\s*\.\s*)?(?P<name>%b)\s*(?P<rest>.*)" % (_PLAIN_NAME, _PLAIN_NAME),
+    re.IGNORECASE | re.DOTALL,
+)
+_ROWS = re.compile(rb"\(|VALUES?\b|SET\b|SELECT\b", re.IGNORECASE)
+_AFTER_TABLE = {
+    b"INSERT": _ROWS,
+    b"REPLACE": _ROWS,
+    b"UPDATE": re.compile(
+        rb"(?:(?:AS\s+)?%b\s+)?SET\b(?!.*\bSELECT\b)" % _PLAIN_NAME, re.IGNORECASE | re.DOTALL
+    ),
+    b"DELETE": re.compile(rb";|$|(?:WHERE|ORDER|LIMIT|RETURNING)\b", re.IGNORECASE),
+}
+"""What follows the table where a statement writes only to it, and to all of a row's period."""
 
 
 @dataclass

@@ -700,6 +700,43 @@ def test_rows_that_a_load_without_checks_logged_and_did_not_keep_are_dumped_agai
         assert {str(dump.table.name) for dump in repairs(store)} == {*names} - {"inserted"}
 
 
+@pytest.mark.only_mariadb
+@pytest.mark.every_release
+def test_virtual_columns_that_were_logged_before_a_trigger_changed_the_row_are_dumped_again(
+    mariadb: MysqlDatabase, tmp_path: Path
+) -> None:
+    """MariaDB computes them before the trigger runs, if it updates several tables or a part of a period."""
+    changes = {
+        "joined": "UPDATE beside STRAIGHT_JOIN joined USING (id) SET joined.a = 7",
+        "selected": "UPDATE selected SET a = 7 WHERE id IN (SELECT id FROM beside)",
+        "parted": "DELETE FROM parted FOR PORTION OF p FROM '2026-02-01' TO '2026-03-01'",
+        "viewed": "UPDATE v SET a = 7",
+        "single": "UPDATE single SET a = 7",
+        "untriggered": "UPDATE beside STRAIGHT_JOIN untriggered USING (id) SET untriggered.a = 7",
+        "stored": "UPDATE beside STRAIGHT_JOIN stored USING (id) SET stored.a = 7",
+    }
+    period = ", s date DEFAULT '2026-01-01', e date DEFAULT '2027-01-01', PERIOD FOR p (s, e)"
+    mariadb.execute(
+        "CREATE TABLE beside (id int PRIMARY KEY)", "INSERT INTO beside VALUES (1)",
+        *(
+            f"CREATE TABLE {t} (id int AUTO_INCREMENT PRIMARY KEY, a int, b int, n int AS (a + b)"
+            f" {'STORED' if t == 'stored' else 'VIRTUAL'}{period if t == 'parted' else ''})" for t in changes
+        ),
+        *(
+            f"CREATE TRIGGER {t}_{event} BEFORE {event} ON {t} FOR EACH ROW SET new.b = new.b + 10"
+            for t in changes if t != "untriggered" for event in ("INSERT", "UPDATE")
+        ),
+        *(f"INSERT INTO {t} (a, b) VALUES (1, 1), (2, 2)" for t in changes),
+        "CREATE VIEW v AS SELECT * FROM viewed",
+    )  # fmt: skip
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        mariadb.execute(*changes.values())
+        wait_until(lambda: all(is_equal(mariadb, store, t) for t in changes), "all are equal", seconds=20)
+        wait_caught_up(mariadb, store)
+        assert {dump.table.name for dump in repairs(store)} == {"joined", "selected", "parted", "viewed"}
+
+
 def load_without_checks(mariadb: MysqlDatabase, *statements: str) -> None:
     """As a file of mysqldump does."""
     connected = pymysql.connect(

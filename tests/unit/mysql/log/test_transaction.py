@@ -1,0 +1,49 @@
+"""Which statements of MariaDB compute virtual columns after triggers have changed the row."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.mysql.log.transaction import computes_last
+from connector.schema import TableName
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE t SET a = 1",
+        "update low_priority ignore `t` x set a = 1",
+        "UPDATE D.T AS x SET a = 1 WHERE b = 2",
+        "INSERT INTO t VALUES (1)",
+        "insert ignore t(id) select id from u",
+        "REPLACE `d` . `t` SET a = 1",
+        "DELETE FROM t",
+        "DELETE QUICK FROM t WHERE id = 1",
+    ],
+)
+def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(statement: str) -> None:
+    assert computes_last(statement.encode(), TableName("d", "t"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "",
+        "/* x */ UPDATE t SET a = 1",  # it could be anything
+        "CALL t()",
+        "UPDATE t, u SET a = 1",
+        "UPDATE t ,u SET a = 1",
+        "UPDATE t JOIN u SET a = 1",
+        "UPDATE t x JOIN u SET a = 1",
+        "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM u)",  # executed as of several tables from 11.1 on
+        "UPDATE t FOR PORTION OF p FROM 1 TO 2 SET a = 1",
+        "DELETE FROM t FOR PORTION OF p FROM 1 TO 2",
+        "DELETE t FROM t JOIN u",
+        "DELETE FROM t USING t JOIN u",
+        "UPDATE v SET a = 1",
+        "UPDATE e.t SET a = 1",
+        "INSERT INTO u VALUES (1)",
+    ],
+)
+def test_another_statement_may_compute_virtual_columns_before_a_trigger(statement: str) -> None:
+    assert not computes_last(statement.encode(), TableName("d", "t"))
