@@ -53,6 +53,7 @@ from merge.landing_zone import DAMAGED_HINT, LandingZone
 from merge.missing_columns import has_pending_request, request_lost
 from merge.plan import plan_past_holes
 from merge.report import STOPPED, MergeReport, Progress, TableProgress, TableReport, ViewReport
+from merge.shapes.current import tables_of_cut, targets_at
 from merge.shapes.merging import JOBS
 from merge.shapes.shape import Shape, chosen_tables, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import check_log_store
@@ -145,7 +146,7 @@ def _merge_all(
     run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
     if run is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
-    targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
+    targets = targets_with_shapes(config, targets_at(config, run.manifest), run.shapes)
     chosen = chosen_tables(run.manifest, run.frontiers, tables, run.shapes, targets)
     views = run.plan_views(targets)
     run.prepare_lake()
@@ -400,8 +401,7 @@ class MergeRun:
         always: bool = False,
     ) -> MergeReport:
         """Refresh the views, and record the cut if anything changed; `always`: with any new error."""
-        keyed = [name for name, t in self.manifest.tables.items() if t.key or t.schema_id is None]
-        before = {table: self.frontiers.of(table) for table in [*keyed, *self.shapes]}
+        before = {table: self.frontiers.of(table) for table in [*tables_of_cut(self.manifest), *self.shapes]}
         frontiers = before | {report.table: report.frontier for report in reports}
         exact = (self.manifest.exact and not self.refused) and all(
             at.manifest == self.manifest.number

@@ -55,6 +55,7 @@ from merge.overlay import ALIVE, as_wide, fresh_rows, overlay, with_field_of_del
 from merge.plan import TablePlan, plan_past_holes
 from merge.reading.cut_choice import find_cut, moment_of
 from merge.reconcile import DELETED_AT
+from merge.shapes.current import targets_at
 from merge.shapes.shape import shapes_of
 from merge.spark.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
 from merge.table import recorded_frontiers
@@ -169,7 +170,7 @@ def begin(
     for name in names:
         require_landed(name, known)
     frontiers.check(landing, landing.first_kept)
-    targets = targets_of(config, known.tables)
+    targets = targets_at(config, known)
     begun: list[Begun] = []
     for name in names:
         try:

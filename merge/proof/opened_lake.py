@@ -14,11 +14,12 @@ from connector.landing.manifest import DumpState, Manifest
 from connector.schema import TableName, TableSchema
 from merge.lake.commits import read_commits
 from merge.lake.control_table import Frontier, Frontiers, read_frontiers
-from merge.lake.target import Target, TargetState, check_owner, read_state, targets_of
+from merge.lake.target import Target, TargetState, check_owner, read_state
 from merge.lake.widened import with_whole_filters
 from merge.landing_zone import LandingZone
 from merge.plan import plan_table
 from merge.proof.comparison import SHOWN
+from merge.shapes.current import targets_at
 from merge.spark.log_store import check_log_store
 from merge.spark.session_pool import merging_sessions
 from merge.spark.unreachable import check_endpoint, explained
@@ -57,7 +58,7 @@ class OpenedLake:
         frontiers = read_frontiers(spark, config)
         number = landing.newest(frontiers.newest)
         newest = landing.get(number) if number else None
-        targets = targets_of(config, newest.tables if newest else ())
+        targets = targets_at(config, newest) if newest else {}
         return cls(spark, config, landing, frontiers, newest, targets)
 
     def rows(self, table: TableName) -> DataFrame:

@@ -39,6 +39,7 @@ from merge.lake.target import (
 )
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress, TableProgress, TableReport
+from merge.shapes.current import targets_at
 from merge.shapes.shape import shapes_of, targets_with_shapes
 from merge.spark.log_store import check_log_store
 from merge.spark.session_pool import merging_sessions
@@ -91,7 +92,7 @@ def _in_place(
     run = MergeRun.begun(spark, config, landing, frontiers, show)
     manifest = require_landed(table, run.manifest if run else None)
     assert run is not None, "there is a manifest"
-    targets = targets_with_shapes(config, manifest.tables, run.shapes)
+    targets = targets_with_shapes(config, targets_at(config, manifest), run.shapes)
     target, views = targets[table], run.plan_views(targets)
     check_rival(spark, target)
     rewrite = _rewrite(spark, config, landing, manifest, target, show)
@@ -131,7 +132,7 @@ def _into(
     manifest = manifest_at(landing, table, at)
     check_log_store(spark, config)
     check_schema(spark, config)
-    target = targets_of(config, manifest.tables)[table]
+    target = targets_at(config, manifest)[table]
     other = _place_of(spark, config, manifest, target, into)
     rewrite = _rewrite(spark, config, landing, manifest, target, show, other)
     _require_complete(rewrite)
@@ -180,8 +181,8 @@ def _place_of(
 
     Takes over the empty table that an earlier rebuild left there, if it was killed before it wrote rows.
     """
-    names = [*manifest.tables, *(name for name in shapes_of(config) if name not in manifest.tables)]
-    taken = {other.name.lower(): name for name, other in targets_of(config, names).items()}
+    holders = targets_of(config, shapes_of(config)) | targets_at(config, manifest)
+    taken = {other.name.lower(): name for name, other in holders.items()}
     (place,) = targets_of(config, [into]).values()
     if (owner := taken.get(place.name.lower())) is not None:
         raise ConfigurationError(

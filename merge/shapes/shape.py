@@ -112,9 +112,9 @@ def has_landed(manifest: Manifest, table: TableName) -> bool:
 
 
 def targets_with_shapes(
-    config: Config, tables: Collection[TableName], shapes: Mapping[TableName, Shape]
+    config: Config, tables: Mapping[TableName, Target], shapes: Mapping[TableName, Shape]
 ) -> dict[TableName, Target]:
-    """Return the locations of captured tables and shapes. `ConfigurationError` if a shape would share one.
+    """Add the locations of shapes to those of captured tables. `ConfigurationError` if they would share one.
 
     Names that differ only by case are the same; in a catalog's schema, so are equal names of any namespace.
     """
@@ -131,7 +131,7 @@ def targets_with_shapes(
         )
         for name, target in targets_of(config, shapes).items()
     }
-    return targets_of(config, tables) | beside
+    return dict(tables) | beside
 
 
 def clashing(

@@ -16,9 +16,10 @@ from connector.schema import TableName, fold
 from merge.job import MergeRun
 from merge.lake.control_table import Frontier, Frontiers, read_frontiers
 from merge.lake.retry import SPARK_ERRORS
-from merge.lake.target import Target, ownership_error, read_state
+from merge.lake.target import Target, ownership_error, read_state, targets_of
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
+from merge.shapes.current import targets_at
 from merge.shapes.shape import clashing, has_landed, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import check_log_store
 from merge.spark.session_pool import merging_sessions
@@ -67,7 +68,7 @@ def view_states(spark: SparkSession, config: Config) -> list[ViewState]:
     tables = {table for table in frontiers.by_table if table not in names and table not in shapes}
     refused = clashing(config, tables, shapes)
     shapes = {name: shape for name, shape in shapes.items() if name not in refused}
-    targets = targets_with_shapes(config, tables, shapes) if tables else {}
+    targets = targets_with_shapes(config, targets_of(config, tables), shapes) if tables else {}
     ordered = planned(spark, config, views, targets, names)
     targets |= {view.table: view.target(config) for view in views}
     return [
@@ -167,7 +168,7 @@ def refresh_views(
         check_endpoint(session, config)
         landing = LandingZone.of(session, config)
         run = _at_newest_cut(session, config, landing, progress or (lambda _: None))
-        targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
+        targets = targets_with_shapes(config, targets_at(config, run.manifest), run.shapes)
         views = run.plan_views(targets)
         assert views is not None, "some are configured"
         return run.record_cut([], replace(views, forced=forced if full else frozenset()))

@@ -16,6 +16,7 @@ from connector.landing.format import manifest_path
 from merge import as_of, cuts, live, merge_once, rebuild
 from merge.job import MergeRun
 from merge.lake.control_table import COLUMNS, create_cuts, cuts_table
+from merge.lake.target import targets_of
 from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import config_of
 from tests.support.landing.zone import ORDERS, Zone, delete, insert
@@ -145,7 +146,7 @@ def test_a_table_that_was_dropped_and_built_anew_with_the_former_masks_is_refuse
     if amid:
         monkeypatch.setattr(merge.job, "read_state", built_anew)
     else:
-        built_anew(spark, merge.job.targets_with_shapes(zone.config, [ORDERS.table], {})[ORDERS.table])
+        built_anew(spark, targets_of(zone.config, [ORDERS.table])[ORDERS.table])
     report = merge_once(spark, masked)
     assert "was built with" in str(report.failed[0].error)
     assert not report.exact

@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConfigurationError
 from merge import as_of, cuts, live
-from merge.proof.explanation import explain
+from merge.lake.upkeep import upkeep
+from merge.proof.explanation import explain, explain_row
+from merge.proof.opened_lake import opened
 from merge.proof.rebuilding import rebuild
 from merge.reading.named_tables import answer
 from tests.support.landing.landed import Event, schema_of
@@ -55,3 +57,30 @@ def test_changes_of_a_table_without_a_key_are_merged_once_beside_others(
     with pytest.raises(ConfigurationError):
         answer(spark, zone.config, "SELECT * FROM visits")
     assert [row["id"] for row in live(spark, zone.config, T).collect()] == [1]
+
+
+def test_a_table_without_current_rows_does_not_count_for_where_another_lies(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Their names differ only by case, and a cut names only the other one, which its readers must find."""
+    keyed = schema_of("public.Visits", id="int")
+    zone, name = Zone(spark, tmp_path, public__visits={"shapes": ["changes"]}), str(keyed.table)
+    zone.landed.table(keyed)
+    zone.landed.table(KEYLESS)
+    visits = [Event("insert", 11, 0, {"page": "a"})]
+    row = zone.landed.log(keyed, [Event("insert", 10, 0, {"id": 1})])
+    zone.landed.commit(15, [row, zone.landed.log(KEYLESS, visits)])
+    report = zone.merge()
+    assert (report.exact, report.failed) == (True, [])
+    assert zone.rows("id", "public/Visits") == [(1,)]
+    assert as_of(spark, zone.config)[name].select("id").collect() == [(1,)]
+    assert answer(spark, zone.config, "SELECT id FROM Visits").frame.collect() == [(1,)]
+    assert live(spark, zone.config, name).select("id").collect() == [(1,)]
+    found = explain_row(spark, zone.config, name, ["1"]).delta
+    assert found is not None
+    assert (found.differences, found.frame.count()) == ((), 1)
+    with opened(spark, zone.config) as lake:
+        assert lake.rows(keyed.table).count() == 1
+    assert not rebuild(spark, zone.config, name).failed
+    assert as_of(spark, zone.config)[name].select("id").collect() == [(1,)]
+    assert {finding.status for finding in upkeep(spark, zone.config)} <= {"done"}

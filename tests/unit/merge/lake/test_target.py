@@ -34,7 +34,7 @@ def test_masks_under_a_name_in_another_case_are_refused() -> None:
 def test_masks_of_no_captured_table_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     config = config_of("/landing", "/lake", **{"sales.misspelled": {"mask": {"card": "null"}}})
     for _ in range(2):
-        targets_with_shapes(config, [TableName("sales", "spelled")], {})
+        targets_with_shapes(config, targets_of(config, [TableName("sales", "spelled")]), {})
     assert caplog.messages == [
         '[tables."sales.misspelled"] masks, leaves out and filters nothing: no such table is captured'
     ]

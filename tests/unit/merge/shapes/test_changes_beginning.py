@@ -11,6 +11,7 @@ from connector.landing.manifest import CompactedBlock, CompactedTable, LandedFil
 from connector.position import Position
 from connector.schema import TableName, TableSchema
 from merge.lake.control_table import Frontier
+from merge.lake.target import targets_of
 from merge.shapes.changes_job import ChangesJob
 from merge.shapes.shape import Shape, shapes_of, targets_with_shapes
 from tests.support.landing.landed import AT, Event, Landed, config_of, schema_of
@@ -42,7 +43,7 @@ def appended(
     config = config_of("/landing", "/lake", public__t={"shapes": ["current", "changes"]})
     shapes = shapes_of(config)
     (name,) = shapes
-    target = targets_with_shapes(config, [T], shapes)[name]
+    target = targets_with_shapes(config, targets_of(config, [T]), shapes)[name]
     job = ChangesJob(
         cast(Any, None), config, cast(Any, zone), zone.get(zone.number), Shape(T, "changes"), target,
         lambda _: None,

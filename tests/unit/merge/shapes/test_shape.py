@@ -17,7 +17,7 @@ from connector.schema import TableName, TableSchema
 from merge import queries
 from merge.job import MergeRun
 from merge.lake.control_table import Frontier, Frontiers
-from merge.lake.target import SOURCE_PROPERTY, TABLE_PROPERTY, Target, not_landed
+from merge.lake.target import SOURCE_PROPERTY, TABLE_PROPERTY, Target, not_landed, targets_of
 from merge.landing_zone import DAMAGED_HINT
 from merge.proof import rebuilding
 from merge.shapes import shape_job
@@ -37,7 +37,8 @@ def configured(lake: dict[str, Any], *tables: str) -> Config:
 
 
 def places(config: Config, *tables: str) -> dict[str, str]:
-    found = targets_with_shapes(config, [TableName.parse(table) for table in tables], shapes_of(config))
+    located = targets_of(config, [TableName.parse(table) for table in tables])
+    found = targets_with_shapes(config, located, shapes_of(config))
     return {str(name): target.name for name, target in found.items()}
 
 
@@ -51,7 +52,8 @@ def test_shapes_lie_beside_their_table() -> None:
     }
     in_catalog = configured({"catalog": "main", "schema": "shop"}, "public.orders")
     assert places(in_catalog, "public.orders")["public.orders_changes"] == "`main`.`shop`.`orders_changes`"
-    assert targets_with_shapes(in_catalog, [ORDERS], shapes_of(in_catalog))[CHANGES].shape == "changes"
+    located = targets_of(in_catalog, [ORDERS])
+    assert targets_with_shapes(in_catalog, located, shapes_of(in_catalog))[CHANGES].shape == "changes"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_shape_begins_only_with_a_table_of_its_own(
     landed = Landed()
     landed.table(schema_of("public.orders", id="int"))
     shape, config = Shape(ORDERS, kind), configured({"url": "file:///lake"}, "public.orders")
-    target = targets_with_shapes(config, [ORDERS], shapes_of(config))[shape.name]
+    target = targets_with_shapes(config, targets_of(config, [ORDERS]), shapes_of(config))[shape.name]
     others = Mock(properties={SOURCE_PROPERTY: "shop", TABLE_PROPERTY: str(shape.name)})
     monkeypatch.setattr(shape_job, "read_state", lambda *_: others)
     merge = job(Mock(), config, landed, landed.commit(1), shape, target, Mock())
