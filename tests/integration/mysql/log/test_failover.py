@@ -19,6 +19,7 @@ from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
 from connector.mysql.connection import connect
 from connector.mysql.state_tables import StateTables
+from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.integration.mysql.log.test_log_identity import copy_disk, put_back, restart_with
 from tests.support.agent.mysql_agents import (
@@ -31,7 +32,7 @@ from tests.support.agent.mysql_agents import (
     wait_caught_up,
 )
 from tests.support.background import Background
-from tests.support.landing.cuts import manifests_in
+from tests.support.landing.cuts import manifests_in, read_events
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import reader_of, source_of
@@ -364,6 +365,40 @@ def test_a_replica_that_is_still_applying_is_waited_for(
         wait_caught_up(replica, store)
     assert_failed_over(store)
     assert_equal(replica, store, "t")
+
+
+def test_rows_that_only_the_replicas_log_has_are_read_as_the_table_was(
+    servers_folder: Path, tmp_path: Path
+) -> None:
+    """MariaDB's log does not show which column ends versions, nor does the catalog any more."""
+    keys = {"t": ["k"]}
+    with replicated("mariadb", servers_folder / tmp_path.name, NAME) as servers:
+        primary, replica = servers.primary, servers.replica
+        primary.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL UNIQUE, v int,"
+            " b timestamp(6) GENERATED ALWAYS AS ROW START, e timestamp(6) GENERATED ALWAYS AS ROW END,"
+            " PERIOD FOR SYSTEM_TIME (b, e)) WITH SYSTEM VERSIONING",
+            "INSERT INTO t (id, k, v) VALUES (1, 1, 1), (2, 2, 2)",
+        )
+        name = TableName(primary.name, "t")
+        with agent(primary, tmp_path, keys=keys) as store:
+            wait_caught_up(primary, store)
+            wait_until(lambda: newest_of(store).tables[name].traits is not None, "its traits are recorded")
+        primary.execute("UPDATE t SET v = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+        servers.wait_applied()
+        end = replica.end_of_log()
+        primary.execute(
+            "SET system_versioning_alter_history = KEEP",
+            "ALTER TABLE t DROP SYSTEM VERSIONING, DROP COLUMN b, DROP COLUMN e",
+        )
+        servers.wait_applied()
+        servers.fail_over()
+        with agent(replica, tmp_path, keys=keys) as store:
+            wait_for_epoch(store, 2)
+            wait_until(lambda: newest_of(store).position > end, "the log is read", seconds=60)
+    found = [f for m in manifests_in(store) if m.epoch == 2 for f in m.files if f.kind == "log"]
+    before = [e for f in found for e in read_events(store, f) if e.position.lsn < end]
+    assert [(e.op, e.key) for e in before] == [("update", (1,)), ("delete", (2,))]
 
 
 def test_check_accepts_a_replica_and_says_that_it_is_not_written_to(servers: Replicated) -> None:
