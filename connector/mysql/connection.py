@@ -74,8 +74,7 @@ A statement that MariaDB answers from its cache of queries locks no table, and i
 snapshot.
 """
 
-_IDENTITY = ("server_uuid", "server_id", "gtid_domain_id", "pseudo_thread_id")
-"""Variables that show whose session it is, and its number."""
+_IDENTITY = ("server_uuid", "server_id", "gtid_domain_id", "pseudo_thread_id")  # whose session it is
 
 _TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "ssl_verify_cert", "ssl_verify_identity"))
 _PARAMETERS = _TLS | {"unix_socket"}
@@ -88,14 +87,12 @@ _KEPT_WARNINGS = "max_error_count = 64"
 
 _CLUSTER_LOST = 1047  # a Galera node refuses all statements
 
-_TOO_MANY = (1040, 1203, 1226)
-"""Connections of the server, or of the user."""
+_TOO_MANY = (1040, 1203, 1226)  # connections of the server, or of the user
 
 _TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
 _TRANSIENT |= {_CLUSTER_LOST, 1021, 1037, 1041, 1135}
 READ_ONLY = frozenset((1290, 1836))
-"""A write on a server that was made read-only, as in a switchover. A new connection shows the current state.
-"""
+"""A write on a server that was made read-only, as in a switchover. A new connection shows its state now."""
 
 _TRANSIENT |= READ_ONLY | {1412, 1615, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
 """Too many connections, shutdown, network, locks, killed, out of disk space, memory or threads, a changed
@@ -258,14 +255,9 @@ def host_of(connection: Connection[Any], number: int) -> str | None:
 def listed_sessions(connection: Connection[Any]) -> list[tuple[Any, ...]]:
     """Return number, user, host, command and state of the sessions that we may see.
 
-    What they execute is shown, too, and need not be text: it may have binary values, or end within a
-    character. The driver fails to decode it, and MySQL's information_schema even fails at emoji.
+    What they execute is shown, too, and need not be text. MySQL's information_schema fails even at emoji.
     """
-    connection.use_unicode = False
-    try:
-        found = rows(connection, "SHOW PROCESSLIST")
-    finally:
-        connection.use_unicode = True
+    found = raw_rows(connection, "SHOW PROCESSLIST")
     return [(r[0], *(bytes(r[at] or b"").decode(errors="replace") for at in (1, 2, 4, 6))) for r in found]
 
 
@@ -406,10 +398,20 @@ def rows(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+def raw_rows(connection: Connection[Any], statement: str, kind: Any = None) -> list[Any]:
+    """Run a query whose texts may have binary values, or end within a character; return them as bytes."""
+    connection.use_unicode = False
+    try:
+        with connection.cursor(kind) as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+    finally:
+        connection.use_unicode = True
+
+
 def row(connection: Connection[Any], statement: str) -> tuple[Any, ...] | None:
     """Run a query and return its first row."""
-    found = rows(connection, statement)
-    return found[0] if found else None
+    return next(iter(rows(connection, statement)), None)
 
 
 @contextmanager
@@ -431,12 +433,10 @@ def ask(connection: Connection[Any]) -> None:
 
 def alive(connection: Connection[Any]) -> bool:
     """Return whether the server answers on a connection, soon enough."""
-    try:
-        with answered(descriptor_of(connection), "checking the session"):
-            ask(connection)
-    except Exception:
-        return False
-    return True
+    with suppress(Exception), answered(descriptor_of(connection), "checking the session"):
+        ask(connection)
+        return True
+    return False
 
 
 def close(connection: Connection[Any] | None) -> None:

@@ -30,6 +30,7 @@ from connector.mysql.connection import (
     host_of,
     listed_sessions,
     query,
+    raw_rows,
     row,
     rows,
     uuid_of,
@@ -167,19 +168,25 @@ def is_replica(connection: Connection[Any]) -> bool | None:
 
 
 def channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
-    """Return the state of each replication channel; None if we lack the right."""
+    """Return the state of each replication channel; None if we lack the right.
+
+    Its last error quotes a statement, which MariaDB may cut off within a character.
+    """
     for statement in _SHOW_CHANNELS:
-        with connection.cursor(DictCursor) as cursor:
-            try:
-                cursor.execute(statement)
-            except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
-                if error.args[0] == SYNTAX_ERROR:
-                    continue
-                if error.args[0] in _REFUSED:
-                    return None
-                raise
-            return list(cursor.fetchall())
+        try:
+            found = raw_rows(connection, statement, DictCursor)
+        except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+            if error.args[0] == SYNTAX_ERROR:
+                continue
+            if error.args[0] in _REFUSED:
+                return None
+            raise
+        return [{name: _as_text(value) for name, value in channel.items()} for channel in found]
     return None
+
+
+def _as_text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def is_primary(connection: Connection[Any]) -> bool:
