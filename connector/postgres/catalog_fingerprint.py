@@ -326,6 +326,12 @@ def remember(before: str | None, now: str) -> str:
     return with_former_types(before, " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])]))
 
 
+def parts_changed(before: str, now: str) -> bool:
+    """Return whether partitions of a table have come filled, gone, or got another file."""
+    old, new = parse(before), parse(now)
+    return new.words["r"] not in new.leaves and _files_changed(old, new, altered=True)
+
+
 class Words(NamedTuple):
     """A fingerprint's words without their first character, and the lists in some of them.
 

@@ -30,6 +30,7 @@ from connector.postgres import catalog_fingerprint, log_identity, publication, s
 from connector.postgres.catalog import UNKNOWN, Catalog, Types, layouts_of, types_in
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot
+from connector.postgres.definitions.moved_partitions import DECIDES_ANEW, MovedPartitions
 from connector.postgres.definitions.refusals import TableLayout
 from connector.postgres.definitions.table_facts import (
     TableFacts,
@@ -100,6 +101,7 @@ class PostgresSource:
         self._timeline: str | None = None
         self._types, self._former_types = Types(), Types()
         self._failures, self._readers = _Failures(0, 0.0), set[int]()
+        self._moved = MovedPartitions()
         self._kept_slot = False  # standbys kept the one that was dropped, and none is created yet
 
     def ensure_logging(self) -> None:
@@ -176,10 +178,11 @@ class PostgresSource:
         self._former_types |= types_in(*(known or {}).values())
         with self._checking, driver_errors("reading the catalog"):
             connection = self._watching.get(self._timeline)
-            unpublished = self._unpublished.still(connection, self._config.publication)
-            return catalog_fingerprint.take_snapshot(
-                connection, self._config, self._tables, known, unpublished
-            )
+            unfit = self._unpublished.still(connection, self._config.publication)
+            found = catalog_fingerprint.take_snapshot(connection, self._config, self._tables, known, unfit)
+            if connection.server_version >= DECIDES_ANEW:
+                return found
+            return self._moved.hold_back(found, known or {}, self._reader.position if self._reader else 0)
 
     def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
         """Look at the columns of these tables alone, in the same session."""
@@ -239,7 +242,7 @@ class PostgresSource:
                 self._readers.add(connection.info.backend_pid)  # if we lose it, it goes on waiting
                 position = slot.create_slot(connection, name, stopping, self._connect_to_log, kept)
                 self._kept_slot = False
-            self._proof = self._session.process
+            self._proof, self._moved.opens_at = self._session.process, position
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
@@ -255,7 +258,7 @@ class PostgresSource:
             found = slot.check_resumable(connection, name, database, position, self._readers)
             if isinstance(found, str):
                 return found
-            self._proof = self._session.process
+            self._proof, self._moved.opens_at = self._session.process, position
             reason = self._left_timeline(resume_point) or log_identity.why_different(
                 connection,
                 name,
@@ -333,6 +336,7 @@ class PostgresSource:
             raise
         reader.unbroken = unbroken
         self._visibility, self._reader, self._proof_before = visibility, reader, self._proof
+        self._moved.opens_at = None
         return reader
 
     def _require_proof(self) -> None:

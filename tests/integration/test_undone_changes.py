@@ -11,7 +11,7 @@ import pytest
 from connector.schema import TableName
 from tests.support.agent.captured import CapturedDatabase, landed_tables
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.servers.postgres import Database
+from tests.support.servers.postgres import Database, postgres_versions
 
 PLAIN = [
     "CREATE SCHEMA s",
@@ -135,6 +135,37 @@ def test_what_a_dump_reads_that_is_undone_before_postgres_is_checked_is_repaired
                 database.execute(statement)
         captured.wait_settled()
     landed_as_in_source(captured, TableName("s", "t"))
+
+
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+def test_a_table_that_was_written_to_before_it_became_a_partition_is_followed(
+    database: Database, running: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no longer once it is detached. PostgreSQL 14 goes on with both as before, for as long as it can."""
+    for statement in [*PARTITIONED, *BESIDE]:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.t"])
+    attaching = [
+        "UPDATE s.p SET v = 'alone'",
+        "ALTER TABLE s.t ATTACH PARTITION s.p FOR VALUES FROM (10) TO (20)",
+    ]
+    following = [
+        "UPDATE s.t SET v = 'as a partition'; INSERT INTO s.t VALUES (11, 'k')",
+        "ALTER TABLE s.t DETACH PARTITION s.p",
+        "UPDATE s.p SET v = 'alone again'; INSERT INTO s.p VALUES (13, 'k')",
+    ]
+    if not running:
+        with captured.running():
+            captured.wait_settled()
+        for statement in attaching:
+            database.execute(statement)
+    with captured.running():
+        captured.wait_settled()
+        for statement in [*(attaching if running else ()), *following]:
+            database.execute(statement)
+            captured.wait_settled()
+            landed_as_in_source(captured, TableName("s", "t"))
 
 
 def test_a_table_renamed_while_no_agent_ran_is_no_gap(

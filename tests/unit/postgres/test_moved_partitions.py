@@ -1,0 +1,53 @@
+"""Partitions that came or went, where the server decides only once whose rows are whose."""
+
+from __future__ import annotations
+
+from connector.postgres.definitions.moved_partitions import MovedPartitions
+from connector.schema import TableName
+from connector.source import CatalogSnapshot
+
+T, PLAIN = TableName("s", "t"), TableName("s", "plain")
+ONE, TWO, THREE = (f"r1 p5 {' '.join(f'{leaf}:f:' for leaf in range(2, last + 1))}" for last in (2, 3, 4))
+"""Fingerprints of a table with as many partitions."""
+
+
+def check(at: int, of_t: str) -> CatalogSnapshot:
+    found = {T: of_t, PLAIN: f"r9 p5+ 9:{at}:"}
+    return CatalogSnapshot(found, at, frozenset(found))
+
+
+def tables_of(found: CatalogSnapshot) -> tuple[set[TableName], set[TableName]]:
+    """Return what is handed over, and for what of it the log is opened anew."""
+    return {*found.tables}, {*found.unprepared}
+
+
+def test_a_change_of_partitions_counts_once_the_log_is_opened_after_it() -> None:
+    known, moved = {T: ONE, PLAIN: "r9 p5+ 9:0:"}, MovedPartitions()
+    early = moved.hold_back(check(20, TWO), known, 10)
+    assert tables_of(early) == ({PLAIN}, set())
+    assert early.existing == {T, PLAIN}
+    read = moved.hold_back(check(30, TWO), known, 20)
+    assert tables_of(read) == ({T, PLAIN}, {T})
+    moved.opens_at = 19
+    assert moved.hold_back(check(35, TWO), known, 20).tables.keys() == {PLAIN}
+    moved.opens_at = 20
+    opened = moved.hold_back(check(40, TWO), known, 20)
+    assert tables_of(opened) == ({T, PLAIN}, set())
+    assert opened.tables[T] == TWO
+
+
+def test_another_change_meanwhile_has_to_be_read_as_well() -> None:
+    known, moved = {T: ONE}, MovedPartitions()
+    moved.hold_back(check(20, TWO), known, 10)
+    moved.opens_at = 25
+    assert moved.hold_back(check(30, THREE), known, 25).tables.keys() == {PLAIN}
+    moved.opens_at = 30
+    assert moved.hold_back(check(40, THREE), known, 30).tables.keys() == {T, PLAIN}
+
+
+def test_new_tables_and_new_empty_partitions_are_handed_over_at_once() -> None:
+    moved = MovedPartitions()
+    known: dict[TableName, str]
+    for known in ({}, {T: ONE}):
+        found = moved.hold_back(check(20, f"{ONE} 3:f:e"), known, 10)
+        assert tables_of(found) == ({T, PLAIN}, set())
