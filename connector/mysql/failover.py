@@ -30,7 +30,7 @@ from pymysql.connections import Connection
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit, Manifest
 from connector.mysql import log_identity
-from connector.mysql.connection import close, code_of, literal, row, rows, text_of
+from connector.mysql.connection import close, code_of, literal, raw_rows, row, text_of
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import FILE_START
@@ -294,17 +294,18 @@ def _purged(connection: Connection[Any], server: Server) -> str:
 def _gtids_before(connection: Connection[Any], file: str) -> str:
     """Return the GTIDs before a file, as listed by the event at its start.
 
-    The server does not verify that event's checksum. `UnreadableLogError` if it can't read the file.
+    The server does not verify that event's checksum. `UnreadableLogError` if it can't read the file. What
+    follows may be a statement in any character set.
     """
     try:
-        listed = rows(connection, f"SHOW BINLOG EVENTS IN {_quote_file(file)} LIMIT 4")
+        listed = raw_rows(connection, f"SHOW BINLOG EVENTS IN {_quote_file(file)} LIMIT 4")
     except pymysql.Error as error:
         if code_of(error) != _UNREADABLE:
             raise
         raise UnreadableLogError(f"the start of log file {file} can't be read: {text_of(error)}") from error
     for found in listed:
-        if found[2] in ("Previous_gtids", "Gtid_list"):
-            return str(found[5]).strip("[]")
+        if found[2] in (b"Previous_gtids", b"Gtid_list"):
+            return str(found[5].decode()).strip("[]")
     return ""
 
 

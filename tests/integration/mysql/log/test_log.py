@@ -408,6 +408,20 @@ def test_a_statement_that_leads_to_a_table_indirectly_has_it_read_again(
 
 
 @pytest.mark.only_mysql
+def test_the_log_begins_in_a_file_whose_first_statement_is_in_another_character_set(
+    mariadb: MysqlDatabase,
+) -> None:
+    """The server shows it as it is; what was executed before the file could not be read any more."""
+    with mariadb.connect() as session, session.cursor() as cursor:
+        cursor.execute("SET NAMES latin1")
+        mariadb.execute("FLUSH BINARY LOGS")
+        cursor.execute(b"CREATE TABLE t (id int PRIMARY KEY) COMMENT '\xfc'")
+    with opened(source := source_of(mariadb), source.begin_log(fresh=False)) as log:
+        mariadb.execute("INSERT INTO t VALUES (1)")
+        assert ops(read_all(mariadb, log), "id") == [("insert", 1)]
+
+
+@pytest.mark.only_mysql
 def test_a_statement_that_changes_another_database_leaves_these_tables_alone(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE DATABASE IF NOT EXISTS elsewhere")
     source = source_of(mariadb)

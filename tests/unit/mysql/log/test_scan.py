@@ -106,7 +106,8 @@ def test_what_matters_may_change_captured_tables(what: str) -> None:
 def executed(monkeypatch: pytest.MonkeyPatch, log: Scanned, upto: int) -> str | None:
     """What was executed up to an offset in a file that follows the primary's second transaction."""
     monkeypatch.setattr(failover, "BinlogStream", lambda *_: log)
-    monkeypatch.setattr(failover, "rows", lambda *_: [("", 0, "Previous_gtids", 0, 0, f"{PRIMARY}:1-2")])
+    listed = b"", 0, b"Previous_gtids", 0, 0, f"{PRIMARY}:1-2".encode()
+    monkeypatch.setattr(failover, "raw_rows", lambda *_: [listed])
     server, unused = Server(False, "9.0", 1, "u", False), cast(Any, None)
     return failover.executed_at(unused, server, unused, "bin.000007", upto)
 
@@ -145,7 +146,7 @@ def test_what_was_executed_is_unknown_if_the_server_can_not_read_the_list(
         raise pymysql.err.InternalError(1220, "Error when executing command SHOW BINLOG EVENTS: I/O error")
 
     monkeypatch.setattr(failover, "BinlogStream", lambda *_: Scanned())
-    monkeypatch.setattr(failover, "rows", fail)
+    monkeypatch.setattr(failover, "raw_rows", fail)
     server, unused = Server(False, "9.0", 1, "u", False), cast(Any, None)
     assert failover.executed_at(unused, server, unused, "bin.000007", 900) is None
 
