@@ -23,7 +23,7 @@ from pymysql.constants import ER
 
 from connector.errors import TableError
 from connector.mysql.catalog import qualified
-from connector.mysql.connection import code_of, is_transient, quote, rows
+from connector.mysql.connection import code_of, is_transient, quote, raw_rows, rows
 from connector.mysql.server import Server
 from connector.mysql.table_ids import PROCESS_DENIED, decoded_name
 from connector.schema import TableName
@@ -132,12 +132,12 @@ def cascades_of(connection: Connection[Any], table: TableName, *, listed: bool =
     be missing.
     """
     try:
-        definition = rows(connection, f"SHOW CREATE TABLE {qualified(table)}")
+        definition = raw_rows(connection, f"SHOW CREATE TABLE {qualified(table)}")  # defaults may be binary
     except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
         if is_transient(code_of(error)):
             raise
         return [_UNREADABLE] if listed and code_of(error) != ER.NO_SUCH_TABLE else []
-    text = str(definition[0][1])
+    text = str(definition[0][1].decode(errors="replace"))
     names = [name.replace("``", "`") for name in _CASCADE.findall(text)]
     return names or ([_UNREADABLE] if listed and _ANY_CASCADE.search(text) else [])
 

@@ -235,3 +235,16 @@ def test_a_table_that_may_not_be_read_is_reported_and_no_other(mariadb: MysqlDat
         "t": "ok", "one": "failed", "none": "failed", "u": "ok",
     }  # fmt: skip
     source.close()
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.only_mysql
+def test_foreign_keys_are_found_beside_defaults_that_are_no_text(
+    mariadb: MysqlDatabase, session: Connection[Any]
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE t (id int PRIMARY KEY, b binary(2) DEFAULT X'FFFE',"
+        " CONSTRAINT f FOREIGN KEY (id) REFERENCES p (id) ON DELETE CASCADE)",
+    )
+    assert cascades_of(session, TableName(mariadb.name, "t")) == ["f"]
