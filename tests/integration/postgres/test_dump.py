@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
+import psycopg2.errors
 import psycopg2.extensions
 import pytest
 
@@ -892,4 +893,30 @@ def test_rows_of_tables_that_inherit_are_neither_dumped_nor_published_with_their
         assert tables.next_boundary(name, ["id"], None, 2, None) is None
         with tables.open_keys(name, [["1"], ["3"]]) as chunk:
             assert sorted(r for some in chunk.rows() for r in some.absent.to_pylist()) == [False, True]
+        tables.close()
+
+
+def test_a_partition_whose_detaching_was_cut_off_is_not_read(database: Database) -> None:
+    """The server locks it, so it looked as if another table had the name, and was dumped over and over."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE a PARTITION OF t FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE b PARTITION OF t FOR VALUES FROM (10) TO (20); INSERT INTO t VALUES (1), (11)"
+    )
+    reader, detaching = database.connect(autocommit=False), database.connect()
+    with contextlib.closing(reader), contextlib.closing(detaching), reader.cursor() as cursor:
+        cursor.execute("SELECT FROM t")
+        with detaching.cursor() as detach:
+            detach.execute("SET lock_timeout = '0.2s'")
+            with pytest.raises(psycopg2.errors.LockNotAvailable):
+                detach.execute("ALTER TABLE t DETACH PARTITION b CONCURRENTLY")
+    source = source_of(database)
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(TableName("public", "t"), KeyRange()) as chunk:
+            assert sum(len(some.columns[0]) for some in chunk.rows()) == 1
+            ids = database.execute(
+                "SELECT oid::bigint FROM pg_class WHERE relname IN ('t', 'a') ORDER BY oid"
+            )
+            assert sorted((each.id,) for each in chunk.read_from()) == ids
         tables.close()
