@@ -19,7 +19,8 @@ and changes to ended versions do not land. Nor do hidden columns.
 MariaDB logs a REPLACE of a row as an update, without the columns that it reset to their defaults (MINIMAL) or
 without such texts (NOBLOB). It carries the key, which an UPDATE under MINIMAL does only if it sets it. So an
 update that carries the key and lacks columns lands as a delete and an insert: what it lacks is requested. One
-that lacks columns of the key, all with defaults, is refused: the row may have these in its key now.
+that lacks columns of the key, all with defaults, is refused: the row may have these in its key now. So is
+one whose old row is whole only since all of its columns are in the key.
 
 The image before an update or delete also lands as its before-image, if the layout asks for it. Columns that
 it lacks (MINIMAL, NOBLOB) are listed there as missing. For an update that changes the key, the delete carries
@@ -307,7 +308,8 @@ class _Decoder:
                 continue
             before, after = {*shape.before.present}, {*shape.after.present}
             shown = {index for index, column in enumerate(self._columns) if not column.hidden}
-            if shown <= before or shown <= after:
+            is_whole = shown <= before and not shown <= self._primary  # a key may be whole under MINIMAL, too
+            if is_whole or shown <= after:
                 continue
             reset = self._primary - after
             marked[number] = reset != self._primary and not shown <= before | after
