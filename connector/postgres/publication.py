@@ -35,6 +35,9 @@ CHANGE_SECONDS = 5
 read, or the catalog is not checked.
 """
 
+MOST_SLOW = 3
+"""How many tables may take that long at once."""
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -237,7 +240,7 @@ class Fixed(NamedTuple):
     """The tables added to an existing publication, and what keeps others out."""
 
     added: list[TableName]
-    kept_out: Mapping[TableName, KeptOut]
+    kept_out: dict[TableName, KeptOut]
 
 
 def fix(connection: Connection, name: str, tables: Sequence[TableName], *, partitioned: bool) -> Fixed:
@@ -285,10 +288,22 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
         if len(tables) == 1:
             log.warning("%s: skipping %s until that is over", error, tables[0])
             return Fixed([], {tables[0]: error})
-        each = [_add(connection, publication, [table]) for table in tables]
-        kept_out = {t: e for one in each for t, e in one.kept_out.items()}
-        return Fixed([t for one in each for t in one.added], kept_out)
+        return _add_each(connection, publication, tables)
     return Fixed(list(tables), {})
+
+
+def _add_each(connection: Connection, publication: Publication, tables: Sequence[TableName]) -> Fixed:
+    """Add each table by itself. Once some have taken too long, the rest count as kept out, too, untried."""
+    fixed, slow = Fixed([], {}), list[SlowError]()
+    for table in tables:
+        if len(slow) >= MOST_SLOW:
+            fixed.kept_out[table] = slow[-1]
+            continue
+        one = _add(connection, publication, [table])
+        fixed.added.extend(one.added)
+        fixed.kept_out.update(one.kept_out)
+        slow += [error for error in one.kept_out.values() if isinstance(error, SlowError)]
+    return fixed
 
 
 def try_to_add(connection: Connection, publication: Publication, table: TableName) -> None:

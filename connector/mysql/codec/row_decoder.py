@@ -140,7 +140,7 @@ def _require_whole(table: TableName, table_map: TableMap, shapes: Sequence[Shape
             table,
             f"the log lacks columns of changed rows ({listed}): binlog_row_image is not FULL, maybe only in a"
             " session",
-            hint=f"{_WHOLE}; or set source.allow_partial_row_images first",
+            hint=f"{_WHOLE}; or set source.allow_partial_row_images and restart the agent first",
         )
 
 

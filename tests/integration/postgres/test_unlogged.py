@@ -507,6 +507,21 @@ def test_a_table_that_the_server_refuses_to_publish_stops_no_other(
         agent.wait_equal("good", "guarded")
 
 
+def test_many_tables_that_take_too_long_to_publish_cost_no_more_than_a_few(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent would not read its log for as long."""
+    monkeypatch.setattr(publication, "CHANGE_SECONDS", 1)
+    tables = [TableName("public", f"t{number}") for number in range(8)]
+    database.execute("".join(f"CREATE TABLE {table.name} (id int PRIMARY KEY);" for table in tables))
+    database.execute("CREATE PUBLICATION guarded FOR TABLE t0")
+    database.execute(GUARD.format(REFUSALS["hanging"] + ";"))
+    with closing(database.connect()) as connection:
+        fixed = publication.fix(connection, "guarded", tables, partitioned=False)
+    assert {*fixed.kept_out} == {*tables[1:]}
+    assert len([text for text in caplog.messages if "skipping" in text]) == publication.MOST_SLOW
+
+
 @pytest.mark.parametrize("search_path", ["", "public"])
 def test_a_table_that_the_server_refuses_to_publish_whole_again_is_quarantined_with_the_sql(
     search_path: str, database: Database, store: MemoryStore
