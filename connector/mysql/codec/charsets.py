@@ -9,7 +9,7 @@ ujis.
 In a few sets, some characters have several encodings, so two different values have the same text. The server
 itself writes only one of them for a text: `has_unwritten` finds the others.
 
-`decoder_known` is false for sets without an exact Python codec.
+`decoder_known` is false for sets without an exact Python codec. `lower` is for names.
 """
 
 from __future__ import annotations
@@ -287,3 +287,12 @@ def _decode_single(cells: pa.Array, charset: str) -> pa.Array:
     longer = utf8[data][np.arange(3) < sizes[:, None]]
     offsets = offsets_of(cells)
     return texts_of(with_offsets(cells, boundaries[offsets - offsets[0]], longer))
+
+
+def lower(name: str) -> str:
+    """Return the name of a table or column in lower case, as the servers compare names (utf8mb3_general_ci).
+
+    Character by character: a Σ at a word's end is σ, not ς as in Python, and İ is i without a further dot.
+    Python also knows capital letters that the servers don't: these stay apart there.
+    """
+    return name.lower() if name.isascii() else "".join(character.lower()[0] for character in name)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from connector.landing.event_batch import QuarantineNotice, TableRedefined
 from connector.mysql.catalog_fingerprint import Statements
+from connector.mysql.codec.charsets import lower
 from connector.mysql.log.ddl_parser import (
     Effect,
     as_mysql_reads,
@@ -174,8 +175,8 @@ class DdlEffects:
         known = self._schema_cache.latest(table)
         if known is None or known.schema is None or known.table_map is None:
             return True
-        key = {name.lower() for name in (*known.table_map.key, *known.schema.key)}
-        return not key.isdisjoint(name.lower() for name in effect.columns)
+        key = {lower(name) for name in (*known.table_map.key, *known.schema.key)}
+        return not key.isdisjoint(lower(name) for name in effect.columns)
 
     def _why_changed(self, table: TableName, query: Query) -> str | None:
         """Return how a copy of a table, if it was one, may have changed values, or None.
@@ -288,9 +289,9 @@ class DdlEffects:
             if went:
                 self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of an unknown layout")
             return
-        gone = {name.lower() for name in went}
-        left = tuple(c for c in now.schema.columns if c.name.lower() not in gone)
-        if not gone.isdisjoint(map(str.lower, now.schema.key)):
+        gone = {lower(name) for name in went}
+        left = tuple(c for c in now.schema.columns if lower(c.name) not in gone)
+        if not gone.isdisjoint(map(lower, now.schema.key)):
             self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of its key")
         elif left != now.schema.columns:
             self._announced.append((lsn, replace(now.schema, columns=left)))

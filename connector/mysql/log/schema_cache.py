@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.format import misnamed
+from connector.mysql.codec.charsets import lower
 from connector.mysql.codec.table_map import TableMap, parse_table_map, table_name_of
 from connector.mysql.codec.types import is_shown_as_binary
 from connector.schema import KnownTables, TableComments, TableName, TableSchema, Traits
@@ -211,11 +212,11 @@ class CapturedSchemas:
 
         Whatever is known under the name of a column that came is a former table's.
         """
-        lost = {name.lower() for name in (*columns, *(new for _, new in renamed))}
+        lost = {lower(name) for name in (*columns, *(new for _, new in renamed))}
         known, types = self._columns_of(table), self._types_of(table)
-        self._columns[table] = {name: column for name, column in known.items() if name.lower() not in lost}
-        before = {name.lower(): types.pop(name) for name in [*types] if name.lower() in lost}
-        types.update({new: before[old.lower()] for old, new in renamed if old.lower() in before})
+        self._columns[table] = {name: column for name, column in known.items() if lower(name) not in lost}
+        before = {lower(name): types.pop(name) for name in [*types] if lower(name) in lost}
+        types.update({new: before[lower(old)] for old, new in renamed if lower(old) in before})
 
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
@@ -231,13 +232,13 @@ class CapturedSchemas:
         if exact in self._tables:
             return exact
         if self._lower_case:
-            lower = (database.lower(), name.lower())
-            return next((t for t in self._tables if (t.namespace.lower(), t.name.lower()) == lower), None)
+            wanted = [lower(database), lower(name)]
+            return next((t for t in self._tables if [*map(lower, t)] == wanted), None)
         return None
 
     def among(self, database: str | None) -> set[TableName]:
         """Return the captured tables of a database; None: of all."""
-        return {t for t in self._tables if database is None or t.namespace.lower() == database.lower()}
+        return {t for t in self._tables if database is None or lower(t.namespace) == lower(database)}
 
     def cascading(self) -> list[TableError]:
         """Return the captured tables that now have foreign keys which change rows by themselves."""

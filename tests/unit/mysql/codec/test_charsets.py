@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from connector.mysql.codec.charsets import has_unwritten, is_ambiguous
+from connector.mysql.codec.charsets import has_unwritten, is_ambiguous, lower
 from tests.support.source.characters import characters
 
 CHARSETS = "big5 cp932 euckr gb2312 gbk sjis ujis latin1 greek".split()
@@ -31,3 +31,11 @@ def test_an_unwritten_encoding_is_found_anywhere_in_a_text_and_bytes_of_two_char
     for text in (b"\x87\x90", b"a\x87\x90", b"\x81\xe0\x87\x90", b"\xee\xefb"):
         assert has_unwritten(pa.array([b"a", text]), "cp932")
     assert not has_unwritten(pa.array([b"\x82\x87\x90\xa2", b"\x81\xe0", b"\xfa\x40"]), "cp932")
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [("ΠΕΛΑΤΕΣ", "πελατεσ"), ("MÜŞTERİ", "müşteri"), ("Straße", "straße"), ("KUNDEN", "kunden")],
+)
+def test_a_name_is_lowered_as_the_servers_do(name: str, stored: str) -> None:
+    assert lower(name) == lower(stored) == stored
