@@ -31,7 +31,14 @@ from connector.mysql.catalog import (
 from connector.mysql.connection import brief_wait, code_of, is_transient, quote, rows, text_of
 from connector.mysql.definitions.column_rights import granted_by_column, refuse_hidden
 from connector.mysql.definitions.foreign_keys import Cascades, cascading
-from connector.mysql.definitions.layouts import Definition, layout_now, why_unfit
+from connector.mysql.definitions.layouts import (
+    LOGGED_OTHERWISE,
+    RENAME,
+    Definition,
+    is_logged_otherwise,
+    layout_now,
+    why_unfit,
+)
 from connector.mysql.definitions.session_values import compares_texts_with_dates, depends_on_settings
 from connector.mysql.definitions.virtual_columns import miscomputed, miscomputed_columns
 from connector.mysql.server import Server
@@ -85,6 +92,7 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
         checks = (
             _check_readable,
             lambda _, facts: _check_engine(facts),
+            _check_name,
             _check_key,
             _check_virtual,
             _check_session_values,
@@ -185,6 +193,13 @@ def _check_engine(facts: TableFacts) -> Finding | None:
     fix = f"ALTER TABLE {qualified(facts.table)} ENGINE = InnoDB; or add it to source.exclude"
     why = why_unfit(facts.engine)
     return Finding(f"table {facts.table}", "failed", why, fix) if why else None
+
+
+def _check_name(context: CheckContext, facts: TableFacts) -> Finding | None:
+    """Check whether the log names the table as the catalog does."""
+    if not is_logged_otherwise(context.server, facts.table):
+        return None
+    return Finding(f"table {facts.table}", "failed", LOGGED_OTHERWISE, RENAME)
 
 
 def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:

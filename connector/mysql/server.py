@@ -58,13 +58,18 @@ _SHOW_CHANNELS = ("SHOW ALL REPLICAS STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE
 
 @dataclass(frozen=True)
 class Server:
-    """One server. `uuid`: MySQL's server_uuid; MariaDB has none, so it is built from server and domain id."""
+    """One server. `uuid`: MySQL's server_uuid; MariaDB has none, so it is built from server and domain id.
+
+    `lower_case`: it compares the names of tables without regard to case, and logs them in lower case;
+    `keeps_case`: its catalog shows them as they were given, though.
+    """
 
     mariadb: bool
     version: str
     server_id: int
     uuid: str
     lower_case: bool
+    keeps_case: bool = False
 
     @property
     def kind(self) -> str:
@@ -91,8 +96,13 @@ def find_server(connection: Connection[Any]) -> Server:
     """Identify the server: only MariaDB has a gtid_domain_id."""
     names = "'version', 'server_id', 'server_uuid', 'gtid_domain_id', 'lower_case_table_names'"
     found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
-    mariadb, lower_case = "gtid_domain_id" in found, found.get("lower_case_table_names", "0") != "0"
-    return Server(mariadb, str(found["version"]), int(found["server_id"]), uuid_of(found), lower_case)
+    mariadb, case = "gtid_domain_id" in found, int(found.get("lower_case_table_names", 0))
+    version, server_id = str(found["version"]), int(found["server_id"])
+    return Server(mariadb, version, server_id, uuid_of(found), lower_case=case > 0, keeps_case=case == _KEPT)
+
+
+_KEPT = 2
+"""The setting that is for file systems which ignore case: macOS's default."""
 
 
 def ensure_logging(connection: Connection[Any], server: Server) -> None:

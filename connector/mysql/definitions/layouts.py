@@ -34,6 +34,7 @@ from connector.mysql.catalog import (
     qualified,
     unidentified,
 )
+from connector.mysql.codec.charsets import lower
 from connector.mysql.connection import code_of
 from connector.mysql.definitions.digests import COLUMNS, INDEXES, digest_of, read_digests, read_rows
 from connector.mysql.definitions.foreign_keys import Cascades, cascading_table
@@ -190,7 +191,7 @@ def layouts_of(
         definition = known.get(facts.table)
         try:
             layout = definition.layout if definition else layout_now(connection, facts.table, settings)
-            if layout is not None and (problem := _misfit(facts, cascades, miscomputed)):
+            if layout is not None and (problem := _misfit(facts, server, cascades, miscomputed)):
                 layout = ResolvedLayout(facts.table, None, None, problem)
         except pymysql.Error as error:
             if busy is None or code_of(error) not in LOCKED:
@@ -204,17 +205,34 @@ def layouts_of(
 
 
 def _misfit(
-    facts: TableFacts, cascades: Cascades, miscomputed: Mapping[TableName, list[str]]
+    facts: TableFacts, server: Server, cascades: Cascades, miscomputed: Mapping[TableName, list[str]]
 ) -> TableError | None:
     """Return what prevents exact capture of a table, whatever its layout."""
     table, formatted = facts.table, qualified(facts.table)
     if why := why_unfit(facts.engine):
         return TableError(table, f"it {why}", hint=f"ALTER TABLE {formatted} ENGINE = InnoDB")
+    if is_logged_otherwise(server, table):
+        return TableError(table, f"it {LOGGED_OTHERWISE}", hint=RENAME)
     if names := cascades.of(table):
         return cascading_table(table, names)
     if table in miscomputed:
         return miscomputed_table(table, miscomputed[table])
     return None
+
+
+LOGGED_OTHERWISE = (
+    "has capital letters in its name or its database's, and with lower_case_table_names = 2 the log has its"
+    " changes under the name in lower case"
+)
+RENAME = (
+    "rename it to lower case by way of another name, within a database named in lower case; or add it to"
+    " source.exclude"
+)
+
+
+def is_logged_otherwise(server: Server, table: TableName) -> bool:
+    """Return whether the log names a table otherwise than the catalog, so its changes would be another's."""
+    return server.keeps_case and any(name != lower(name) for name in table)
 
 
 def why_unfit(engine: str | None) -> str | None:

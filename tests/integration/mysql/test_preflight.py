@@ -6,6 +6,7 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -13,8 +14,10 @@ import pytest
 
 from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError
+from connector.mysql import server
 from connector.mysql.catalog import TableFacts, find_tables
 from connector.mysql.connection import close, connect, query
+from connector.mysql.definitions.layouts import RENAME
 from connector.schema import TableName
 from connector.source import Finding
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -510,3 +513,21 @@ def test_a_server_without_a_log_is_reported(mariadb_server: MariadbServer, serve
             source.ensure_logging()
         source.close()
         assert "rights" not in findings(database, ["mysql.*"])  # no grant would help
+
+
+def test_a_table_that_the_log_names_otherwise_than_the_catalog_is_not_captured(
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lower_case_table_names = 2, which a server refuses on a file system that has regard to case."""
+    mariadb.execute("CREATE TABLE Orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
+    found_here = server.find_server
+    monkeypatch.setattr(server, "find_server", lambda c: replace(found_here(c), keeps_case=True))
+    found = findings(mariadb)
+    assert found[f"table {mariadb.name}.items"].state == "ok"
+    orders = found[f"table {mariadb.name}.Orders"]
+    assert (orders.state, fixed(orders)) == ("failed", RENAME.split(";")[0])
+    source = source_of(mariadb)
+    try:
+        assert [x.table.name for x in source.tables().unfit] == ["Orders"]
+    finally:
+        source.close()

@@ -8,7 +8,7 @@ import pytest
 
 from connector.errors import LogFilteredError, LogInEngineError, LogOffError
 from connector.mysql import server
-from connector.mysql.server import Server, ensure_logging, log_files
+from connector.mysql.server import Server, ensure_logging, find_server, log_files
 
 SERVER = Server(True, "12.3.1-MariaDB", 1, "u", False)
 ON = {"log_bin": "ON", "binlog_storage_engine": "", "log_slave_updates": "ON"}
@@ -71,3 +71,15 @@ def test_a_log_in_innodb_is_refused_by_the_names_of_its_files(settings: dict[str
     connection: Any = None
     with pytest.raises(LogInEngineError, match=r"binlog-000000\.ibb"):
         log_files(connection)
+
+
+@pytest.mark.parametrize(
+    ("case", "lower_case", "keeps_case"), [("0", False, False), ("1", True, False), ("2", True, True)]
+)
+def test_a_server_says_how_it_writes_the_names_of_tables(
+    settings: dict[str, str], case: str, lower_case: bool, keeps_case: bool
+) -> None:
+    settings |= {"version": "9.0", "server_id": "1", "server_uuid": "u", "lower_case_table_names": case}
+    connection: Any = None
+    found = find_server(connection)
+    assert (found.lower_case, found.keeps_case) == (lower_case, keeps_case)
