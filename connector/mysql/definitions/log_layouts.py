@@ -42,9 +42,13 @@ def captured_schemas(
         with driver_errors("looking up foreign keys"):
             return cascading_in_catalog(connection)
 
+    def exists(table: TableName) -> bool:
+        with driver_errors(f"looking up {table}"):
+            return table in catalog.existing(connection, [table])
+
     with driver_errors("listing the tables"):
         listed |= {facts.table for facts in catalog.find_tables(connection, config, set())}
     return CapturedSchemas(
         config, settings, listed, noted, layout, cascading, known,
-        mariadb=server.mariadb, lower_case=server.lower_case,
+        mariadb=server.mariadb, lower_case=server.lower_case, exists=exists if server.keeps_case else None,
     )  # fmt: skip

@@ -148,7 +148,8 @@ class CapturedSchemas:
 
     `noted` reads from the catalog what the log lacks about a table's columns, `layout` its current layout,
     `cascading` which tables have foreign keys that change rows by themselves. `known`: as of where
-    the log is read from.
+    the log is read from. `exists` returns whether the catalog has a table of this very name; None: it has all
+    that the log names. (With lower_case_table_names = 2, the log has another name of a table with capitals.)
     """
 
     def __init__(
@@ -163,11 +164,12 @@ class CapturedSchemas:
         *,
         mariadb: bool,
         lower_case: bool,
+        exists: Callable[[TableName], bool] | None = None,
     ) -> None:
         self.mariadb = mariadb
         self._config, self._settings, self._noted, self._layout = config, settings, noted, layout
         self._cascading = cascading
-        self._lower_case = lower_case
+        self._lower_case, self._exists = lower_case, exists
         self._tables = set(tables)
         self._latest: dict[TableName, ResolvedLayout] = {}
         self._landed, self._traits = dict(known.layouts), dict(known.traits)
@@ -178,7 +180,7 @@ class CapturedSchemas:
     def resolve(self, body: bytes) -> ResolvedLayout:
         """Return the layout in a TABLE_MAP event's body."""
         table = table_name_of(body)
-        if not captures(self._config, table):
+        if not captures(self._config, table) or not self._is_named_alike(table):
             return ResolvedLayout(table)
         self._tables.add(table)
         try:
@@ -243,6 +245,11 @@ class CapturedSchemas:
     def cascading(self) -> list[TableError]:
         """Return the captured tables that now have foreign keys which change rows by themselves."""
         return [problem for problem in self._cascading() if captures(self._config, problem.table)]
+
+    def _is_named_alike(self, table: TableName) -> bool:
+        """Return whether the log's name of a table is the catalog's, or was."""
+        known = self._exists is None or table in self._tables or table in self._landed
+        return known or (self._exists is not None and self._exists(table))
 
     def _any_schema(self, table: TableName) -> TableSchema:
         """Return some schema that names the table, for a layout that can't be read.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -30,7 +30,11 @@ class Cache(CapturedSchemas):
     """
 
     def __init__(
-        self, landed: Mapping[str, str], catalog: Mapping[str, str], traits: Mapping[str, str] | None = None
+        self,
+        landed: Mapping[str, str],
+        catalog: Mapping[str, str],
+        traits: Mapping[str, str] | None = None,
+        exists: Callable[[TableName], bool] | None = None,
     ) -> None:
         config = SourceConfig.model_validate(
             {"name": "t", "kind": "mysql", "url": "mysql://a@b/d", "tables": ["d.*"]}
@@ -40,8 +44,9 @@ class Cache(CapturedSchemas):
         layouts = {T: TableSchema(T, columns, ("id",))}
         known = KnownTables(layouts, {} if traits is None else {T: traits})
         super().__init__(
-            config, {}, {T}, self.noted_now, lambda _: None, list, known, mariadb=True, lower_case=False
-        )
+            config, {}, {T}, self.noted_now, lambda _: None, list, known,
+            mariadb=True, lower_case=False, exists=exists,
+        )  # fmt: skip
 
     def noted_now(self, _: TableName) -> dict[str, NotedColumn]:
         self.looks += 1
@@ -248,3 +253,14 @@ def test_traits_are_the_words_from_which_a_column_is_made_again() -> None:
     assert traits == {"id": "uuid default", "v": "vector(3) virtual", "e": "row_end"}
     assert NotedColumn.of(traits["v"]) == columns["v"]
     assert NotedColumn.of(traits["id"]) == columns["id"]
+
+
+@pytest.mark.parametrize("shown", ["u", "U"])
+def test_a_table_that_the_log_names_otherwise_than_the_catalog_does_not_land_under_the_logs_name(
+    shown: str,
+) -> None:
+    """lower_case_table_names = 2: the log has the changes of d.U as d.u's."""
+    cache = Cache({}, {}, exists={TableName("d", shown)}.__contains__)
+    body = table_map(8, [ID], key=[0]).replace(b"\1t\0", b"\1u\0", 1)
+    assert (cache.resolve(body).schema is not None) == (shown == "u")
+    assert cache.resolve(table_map(7, [ID], key=[0])).schema is not None  # d.t, which has landed
