@@ -116,18 +116,14 @@ def merge_in(
 
     `reader`: the frontier reader of the previous merge, if there was one.
     """
+    show, end, known = (
+        progress or (lambda _: None),
+        stop or threading.Event(),
+        reader or FrontierReader(config),
+    )
     check_endpoint(sessions.first, config)
     with explained(config):
-        return _merge_all(
-            sessions,
-            config,
-            landing,
-            tables,
-            until,
-            progress or (lambda _: None),
-            stop or threading.Event(),
-            reader or FrontierReader(config),
-        )
+        return _merge_all(sessions, config, landing, tables, until, show, end, known)
 
 
 def _merge_all(
@@ -144,8 +140,9 @@ def _merge_all(
     with applied_settings(sessions.first, ONE_TASK):
         frontiers = reader.read(sessions.first)
     run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
+    idle = MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
     if run is None:
-        return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
+        return idle
     targets = targets_with_shapes(config, targets_at(config, run.manifest), run.shapes)
     chosen = chosen_tables(run.manifest, run.frontiers, tables, run.shapes, targets)
     views = run.plan_views(targets)
@@ -157,6 +154,8 @@ def _merge_all(
     try:
         run.merge_in_parallel([targets[table] for table in most_behind], sessions, stop, merged)
         reports = [merged[table] for table in chosen if table in merged]
+        if chosen and not reports:  # stopped before the first one: a cut would only say that none has moved
+            return replace(idle, stopped=True)
         reports = request_lost(landing, run.manifest, reports, run.source_of, asks=run.asks)
         done = run.record_cut(reports, views, stop)
     except StoreError:

@@ -271,6 +271,19 @@ def test_a_merge_asked_to_stop_finishes_the_table_under_way(spark: SparkSession,
     assert {str(table.table) for table in (*first.tables, *second.tables)} == {"public.a", "public.b"}
 
 
+def test_a_merge_asked_to_stop_before_its_first_table_records_no_cut(zone: Zone) -> None:
+    """Its cut was the newest one, and not exact, though nothing was wrong."""
+    stop = threading.Event()
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    zone.log(20, insert(15, 2))
+    stop.set()
+    report = zone.merge(stop=stop)
+    assert (report.stopped, report.recorded, report.manifest) == (True, False, 1)
+    report = zone.merge()
+    assert (report.stopped, report.recorded, report.manifest, report.exact) == (False, True, 2, True)
+
+
 def test_landing_zone_and_lake_on_s3(spark: SparkSession, s3: S3) -> None:
     require_conditional_writes()
     landed = Landed.on_s3(s3)
