@@ -257,7 +257,7 @@ class DdlEffects:
             elif effect.kind == "columns":
                 self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
-                self._schema_cache.note_lost(table, (*effect.columns, *effect.added), effect.renamed)
+                self._schema_cache.forget_columns(table, (*effect.columns, *effect.added), effect.renamed)
                 if effect.renamed or self._schema_cache.mariadb:
                     self._redefined.append(TableRedefined(table, lsn, effect.renamed))
             elif self._matters(effect, table):

@@ -119,10 +119,10 @@ class SchemaCache(Protocol):
     def forget_traits(self, table: TableName) -> None:
         """Forget what MariaDB's log lacks about a table's columns: a statement may have changed it."""
 
-    def note_lost(
+    def forget_columns(
         self, table: TableName, columns: Collection[str], renamed: Collection[tuple[str, str]]
     ) -> None:
-        """Note that a statement dropped or added columns of a table, or `renamed` them to other names."""
+        """Forget columns that a statement dropped or added; those `renamed` keep their types."""
 
     def has_configured_key(self, table: TableName) -> bool:
         """Return whether the configuration names a table's key."""
@@ -207,10 +207,10 @@ class CapturedSchemas:
         self._columns_of(table)
         self._settled.discard(table)
 
-    def note_lost(
+    def forget_columns(
         self, table: TableName, columns: Collection[str], renamed: Collection[tuple[str, str]]
     ) -> None:
-        """Note that a statement dropped or added columns of a table, or `renamed` them to other names.
+        """Forget columns that a statement dropped or added; those `renamed` keep their types.
 
         Whatever is known under the name of a column that came is a former table's.
         """
@@ -248,8 +248,9 @@ class CapturedSchemas:
 
     def _is_named_alike(self, table: TableName) -> bool:
         """Return whether the log's name of a table is the catalog's, or was."""
-        known = self._exists is None or table in self._tables or table in self._landed
-        return known or (self._exists is not None and self._exists(table))
+        if self._exists is None or table in self._tables or table in self._landed:
+            return True
+        return self._exists(table)
 
     def _any_schema(self, table: TableName) -> TableSchema:
         """Return some schema that names the table, for a layout that can't be read.

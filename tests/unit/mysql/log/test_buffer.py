@@ -73,7 +73,7 @@ class SchemaCache:
     def forget_traits(self, table: TableName) -> None:
         self.forgotten.add(table.name)
 
-    def note_lost(self, table: TableName, columns: tuple[str, ...], renamed: object) -> None: ...
+    def forget_columns(self, table: TableName, columns: tuple[str, ...], renamed: object) -> None: ...
 
     def has_configured_key(self, table: TableName) -> bool:
         return table.name == "keyed"

@@ -116,14 +116,14 @@ def test_a_dropped_column_is_forgotten_and_a_renamed_one_is_known_by_its_new_nam
     cache = Cache({"a": "uuid", "B": "inet6", "c": "inet6"}, {"a": "uuid"})
     columns = [binary("a", 16), binary("B", 16), binary("c", 16)]
     assert cache.types(*columns) == {"a": "uuid", "B": "inet6", "c": "inet6"}
-    cache.note_lost(T, ("A", "b", "c"), (("b", "c"), ("c", "b")))
+    cache.forget_columns(T, ("A", "b", "c"), (("b", "c"), ("c", "b")))
     cache.catalog = {}
     assert cache.types(binary("a", 16), binary("c", 16)) == {"a": "binary(16)", "c": "inet6"}
 
 
 def test_a_statement_that_is_read_while_the_table_has_had_no_row_counts() -> None:
     cache = Cache({"u": "uuid"}, {})
-    cache.note_lost(T, ("u",), ())
+    cache.forget_columns(T, ("u",), ())
     assert cache.types(binary("u", 16)) == {"u": "binary(16)"}
 
 
@@ -189,7 +189,7 @@ def test_a_table_that_the_catalog_lacks_is_asked_for_again() -> None:
 def test_a_column_that_comes_is_none_that_only_a_former_table_of_the_name_had() -> None:
     """The layout that landed last is a former table's, whose place a check has seen another one take."""
     cache = Cache({"a": "binary(16)", "b": "int"}, {"a": "uuid", "B": "virtual"}, {})
-    cache.note_lost(T, ("A", "v"), (("v", "B"),))
+    cache.forget_columns(T, ("A", "v"), (("v", "B"),))
     assert cache.types(binary("a", 16)) == {"a": "uuid"}
     assert cache.virtual(Col("B", 3, unsigned=False)) == {"B"}
 
