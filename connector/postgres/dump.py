@@ -87,14 +87,15 @@ _READ_FROM = f"""
     SELECT oid::bigint, NULL, NULL, ARRAY(SELECT a.attname::text {_COLUMNS}),
            ARRAY(SELECT oid::bigint * {IDS_PER_TABLE} + a.attnum {_COLUMNS})
     FROM locked WHERE oid NOT IN (SELECT relid FROM parts)
-      AND oid NOT IN (SELECT inhrelid FROM pg_inherits WHERE inhdetachpending)
+      AND oid NOT IN (SELECT i.inhrelid FROM pg_inherits i JOIN locked l ON l.oid = i.inhparent
+                      WHERE i.inhdetachpending)
     UNION ALL
     SELECT c.oid::bigint, n.nspname::text, c.relname::text, ARRAY[]::text[], ARRAY[]::bigint[]
     FROM parts p JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE p.isleaf AND (c.relfilenode <> c.oid OR pg_relation_size(c.oid) > 0)"""
 """What a transaction has read holds its lock to the end. What was created after the snapshot is not in its
 pg_class; indexes are of no interest, and pg_get_indexdef sees the newest catalog. LOCK also locks partitions
-whose DETACH CONCURRENTLY was cut off, which no SELECT reads.
+whose DETACH CONCURRENTLY was cut off, which no SELECT reads, unless it is of the partition itself.
 """
 
 

@@ -919,4 +919,9 @@ def test_a_partition_whose_detaching_was_cut_off_is_not_read(database: Database)
                 "SELECT oid::bigint FROM pg_class WHERE relname IN ('t', 'a') ORDER BY oid"
             )
             assert sorted((each.id,) for each in chunk.read_from()) == ids
+        with tables.open_chunk(TableName("public", "b"), KeyRange()) as chunk:  # captured by itself
+            assert sum(len(some.columns[0]) for some in chunk.rows()) == 1
+            (itself,) = chunk.read_from()
+            assert [(itself.id,)] == database.execute("SELECT 'b'::regclass::oid::bigint")
+            assert itself.columns == ("id",)
         tables.close()
