@@ -11,10 +11,11 @@ or came under a wrong name, precedes the check that hands it over, so the dump t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from connector.postgres.catalog_fingerprint import parse, parts_changed
+from connector.postgres.catalog_fingerprint import parts_changed, relations_of
 from connector.schema import TableName
 from connector.source import CatalogSnapshot
 
@@ -22,33 +23,65 @@ DECIDES_ANEW = 150000
 """The first version whose process decides anew once a table has changed."""
 
 
-class MovedPartitions:
-    """The tables whose partitions differ from what is known, and which were first seen at what position.
+class _Seen(NamedTuple):
+    """A fingerprint with other partitions than the known one, and where the log was when they were seen."""
 
+    fingerprint: str
+    position: int
+
+
+class MovedPartitions:
+    """The tables whose partitions differ from what is known, and what was seen of these at what position.
+
+    Of each table, the first and the last partitions that were seen: if they change at each check, the first
+    are acted on nevertheless, and the others after that.
     `opens_at`: where the log is about to be opened; None: it is open.
     """
 
     def __init__(self) -> None:
         self.opens_at: int | None = None
-        self._seen: dict[TableName, tuple[Mapping[str, str], int]] = {}
+        self._seen: dict[TableName, list[_Seen]] = {}
 
     def hold_back(
         self, found: CatalogSnapshot, known: Mapping[TableName, str], read_upto: int
     ) -> CatalogSnapshot:
-        """Return a check without the tables for which it is too early to act on it.
+        """Return a check without the changes of partitions on which it is too early to act.
 
-        While the log is open, those whose change has been read are `unprepared`: it is opened anew for them.
+        While the log is open, tables of which such a change has been read are `unprepared`: it is opened anew
+        for them.
         """
         opens_at = self.opens_at
         moved = {t: now for t, now in found.tables.items() if t in known and parts_changed(known[t], now)}
-        self._seen = {table: self._first_seen(table, now, found.position) for table, now in moved.items()}
+        self._seen = {
+            t: _noted(self._seen.get(t, ()), known[t], _Seen(now, found.position)) for t, now in moved.items()
+        }
         upto = read_upto if opens_at is None else opens_at
-        due = {table for table, (_, position) in self._seen.items() if position <= upto}
-        tables = {table: now for table, now in found.tables.items() if table not in moved or table in due}
-        reopening = due if opens_at is None else frozenset[TableName]()
+        read = {table: [each for each in seen if each.position <= upto] for table, seen in self._seen.items()}
+        due = {t: _with_parts_of(seen[-1].fingerprint, moved[t]) for t, seen in read.items() if seen}
+        tables = {table: now for table, now in found.tables.items() if table not in moved} | due
+        reopening = due.keys() if opens_at is None else frozenset[TableName]()
         return replace(found, tables=tables, unprepared=found.unprepared | reopening)
 
-    def _first_seen(self, table: TableName, now: str, position: int) -> tuple[Mapping[str, str], int]:
-        files = {leaf: file for leaf, (file, _) in parse(now).leaves.items()}
-        before = self._seen.get(table)
-        return before if before is not None and before[0] == files else (files, position)
+
+def _noted(seen: Iterable[_Seen], known: str, now: _Seen) -> list[_Seen]:
+    """Return the first and the last that were seen since what is known; a crash may have taken log back."""
+    whole, since = relations_of(now.fingerprint).whole, list[_Seen]()
+    for each in seen:
+        is_now = not parts_changed(each.fingerprint, now.fingerprint)
+        is_known = {*_parts(each.fingerprint)} <= {*_parts(known)}  # which may have marks of the log, too
+        if relations_of(each.fingerprint).whole != whole or (is_known and not is_now):
+            since = []
+        else:
+            since.append(each._replace(position=min(each.position, now.position)))
+    if since and not parts_changed(since[-1].fingerprint, now.fingerprint):
+        now = now._replace(position=since.pop().position)
+    return [*since[:1], now]
+
+
+def _with_parts_of(earlier: str, now: str) -> str:
+    """Return a fingerprint with the partitions that an earlier one of the same table shows."""
+    return " ".join([*(word for word in now.split(" ") if ":" not in word), *_parts(earlier)])
+
+
+def _parts(fingerprint: str) -> list[str]:
+    return [word for word in fingerprint.split(" ") if ":" in word]

@@ -40,9 +40,45 @@ def test_another_change_meanwhile_has_to_be_read_as_well() -> None:
     known, moved = {T: ONE}, MovedPartitions()
     moved.hold_back(check(20, TWO), known, 10)
     moved.opens_at = 25
-    assert moved.hold_back(check(30, THREE), known, 25).tables.keys() == {PLAIN}
+    assert moved.hold_back(check(30, THREE), known, 25).tables[T] == TWO
+    known = {T: TWO}
+    assert moved.hold_back(check(35, THREE), known, 25).tables.keys() == {PLAIN}
     moved.opens_at = 30
-    assert moved.hold_back(check(40, THREE), known, 30).tables.keys() == {T, PLAIN}
+    assert moved.hold_back(check(40, THREE), known, 30).tables[T] == THREE
+
+
+def test_partitions_that_change_from_each_check_to_the_next_are_acted_on() -> None:
+    """They were held back for as long as that went on, so cuts without their rows were called exact."""
+    known, moved, reopened = {T: ONE}, MovedPartitions(), 0
+    for number in range(1, 12):
+        now = f"r1 p5 2:f: 3:{number}:"
+        found = moved.hold_back(check(10 * number, now), known, 10 * number - 1)
+        if T in found.unprepared:
+            moved.opens_at = 10 * number
+            found = moved.hold_back(check(10 * number + 1, now), known, 10 * number)
+            known, moved.opens_at, reopened = {T: found.tables[T]}, None, reopened + 1
+        else:
+            assert T not in found.tables
+    assert reopened == 5
+    assert known == {T: "r1 p5 2:f: 3:10:"}
+
+
+def test_what_the_log_says_of_a_table_opens_it_once() -> None:
+    """The mark stays in what is known until a check is acted on, whose partitions are the known ones."""
+    moved, marked = MovedPartitions(), {T: f"{TWO} 9:log:"}
+    assert moved.hold_back(check(20, TWO), marked, 10).tables.keys() == {PLAIN}
+    assert T in moved.hold_back(check(30, TWO), marked, 20).unprepared
+    moved.opens_at = 25
+    assert moved.hold_back(check(40, TWO), marked, 20).tables[T] == TWO
+    moved.opens_at = None
+    assert tables_of(moved.hold_back(check(50, TWO), {T: TWO}, 45)) == ({T, PLAIN}, set())
+
+
+def test_what_was_seen_before_a_crash_took_log_back_need_not_be_read_as_far() -> None:
+    moved = MovedPartitions()
+    moved.hold_back(check(90, TWO), {T: ONE}, 10)
+    moved.hold_back(check(20, TWO), {T: ONE}, 10)
+    assert T in moved.hold_back(check(30, TWO), {T: ONE}, 20).unprepared
 
 
 def test_new_tables_and_new_empty_partitions_are_handed_over_at_once() -> None:
