@@ -175,6 +175,7 @@ class LogBuffer:
                     groups.open.note_unchecked_insert()
                 ordinal += 1
             elif kind == TABLE_MAP:
+                groups.ordinal = ordinal
                 try:
                     groups.add_table_map(packet[BODY : len(packet) - pending.tail])
                 except NotYetError as error:

@@ -111,7 +111,7 @@ class EventGroups:
         resolved = self._pending.learn(body)
         if self.open is not None:
             triggers = self._schema_cache.mariadb and bool(body[_MAP_FLAGS] & _HAS_TRIGGERS)
-            self.open.touch(resolved, triggers=triggers)
+            self.open.touch(resolved, self.ordinal, triggers=triggers)
 
     def handle(self, kind: int, packet: bytes, end: int) -> None:
         """Handle an event that is neither rows nor a table map, nor one of a file or a payload.
@@ -133,7 +133,7 @@ class EventGroups:
             self._handle_incident(seconds, end)
         elif kind == events.ANNOTATE:
             if self.open is not None:
-                self.open.annotate(body)
+                self.open.annotate(body, self.ordinal)
         elif kind == events.GTID_LIST and isinstance(self.gtids, MariadbGtids):
             self.gtids.begin_file(events.parse_gtid_list(body))
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:

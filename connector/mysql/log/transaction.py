@@ -11,7 +11,8 @@ the table was empty is not in the log.
 It may also log former values of virtual columns: if a BEFORE trigger changes what they are made of, an UPDATE
 of several tables, or with a subquery, and one FOR PORTION OF a period, computes them before the trigger runs.
 So a table with triggers and virtual columns counts as `miscomputed` unless the statement is known to compute
-them last.
+them last. A session may turn off ``binlog_annotate_row_events`` within a transaction, so a statement's text
+is only that of the rows which come right after it: all table maps of a statement precede all of its rows.
 
 Invariant: `is_ours` only if its only table is our watermark, and it contains nothing else: no other
 statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
@@ -20,6 +21,7 @@ statement, no second transaction, no XA. In doubt it is somebody else's, which e
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +29,20 @@ from connector.mysql.log.events import Begin
 from connector.mysql.log.schema_cache import WATERMARK, ResolvedLayout
 from connector.position import Position
 from connector.schema import TableName
+
+
+@dataclass
+class _Statement:
+    """What writes the next rows. `text`: None if the log lacks it; `ordinal`: of its first rows event.
+
+    `mapped`: the tables whose layouts have arrived since it began; `uncertain`: those among them with
+    triggers and virtual columns.
+    """
+
+    text: bytes | None = None
+    ordinal: int = 0
+    mapped: set[TableName] = field(default_factory=set)
+    uncertain: set[TableName] = field(default_factory=set)
 
 
 @dataclass
@@ -52,29 +68,35 @@ class OpenTransaction:
     tables: set[TableName] = field(default_factory=set)
     may_lack: bool = False
     miscomputed: set[TableName] = field(default_factory=set)
-    _annotation: bytes | None = None
-    _mapped_by_statement: int = 0
+    _statement: _Statement = field(default_factory=_Statement)
 
-    def annotate(self, statement: bytes) -> None:
+    def annotate(self, statement: bytes, ordinal: int) -> None:
         """Record the text of the statement whose rows follow (MariaDB)."""
-        self._annotation, self._mapped_by_statement = statement, 0
+        self._statement = _Statement(statement, ordinal)
 
     def note_unchecked_insert(self) -> None:
         """Record rows that a session inserted without checks (MariaDB)."""
-        statement = self._annotation
-        reported = statement is not None and self._mapped_by_statement == 1 and reports_duplicates(statement)
+        text, mapped = self._statement.text, self._statement.mapped
+        reported = text is not None and len(mapped) == 1 and reports_duplicates(text)
         self.may_lack |= not (reported or self.landed)
 
-    def touch(self, mapped: ResolvedLayout, *, triggers: bool = False) -> None:
-        """Record a table whose rows may follow; `triggers`: MariaDB says that it has some."""
+    def touch(self, mapped: ResolvedLayout, ordinal: int, *, triggers: bool = False) -> None:
+        """Record a table whose rows may follow, from `ordinal` on.
+
+        `triggers`: MariaDB says that it has some.
+        """
+        if ordinal > self._statement.ordinal:  # its rows have come
+            self._statement = _Statement(None, ordinal)
+        statement = self._statement
         self.mapped.add(mapped.table)
-        self._mapped_by_statement += 1
+        statement.mapped.add(mapped.table)
         if mapped.schema is not None:
             self.tables.add(mapped.table)
         if triggers and mapped.table_map is not None and not self.landed:
             has_virtual = any(column.virtual and not column.hidden for column in mapped.table_map.columns)
-            if has_virtual and not computes_last(self._annotation or b"", mapped.table):
-                self.miscomputed.add(mapped.table)
+            statement.uncertain |= {mapped.table} if has_virtual else set()
+        if statement.uncertain:
+            self.miscomputed |= statement.uncertain - {computed_last(statement.text or b"", statement.mapped)}
         if self.is_ours is not False:
             self.is_ours = mapped.schema is None and mapped.table == WATERMARK
 
@@ -107,16 +129,18 @@ _LOAD_IGNORES = re.compile(rb"\bLOCAL\b|\bIGNORE\b(?!\s+\d+\s+(?:LINES|ROWS)\b)"
 """LOCAL implies IGNORE, but not that of the file's first lines."""
 
 
-def computes_last(statement: bytes, table: TableName) -> bool:
-    """Return whether a statement is certain to compute this table's virtual columns after its triggers.
+def computed_last(statement: bytes, mapped: Collection[TableName]) -> TableName | None:
+    """Return the table whose virtual columns a statement is certain to compute after its triggers, if any.
 
-    It writes to no other table but by triggers, which can't write to this one then.
+    It writes to no other table but by triggers and functions, which can't write to this one then. They may to
+    one of the same name in another database, or in other case: then which one is meant is unknown.
     """
     match = _OF_ONE_TABLE.match(statement)
     if match is None or _AFTER_TABLE[match["verb"].upper()].match(match["rest"]) is None:
-        return False
+        return None
     namespace, name = (_unquoted(match[part]) for part in ("namespace", "name"))
-    return name == table.name.lower() and namespace in ("", table.namespace.lower())
+    named = [t for t in mapped if t.name.lower() == name and namespace in ("", t.namespace.lower())]
+    return named[0] if len(named) == 1 else None
 
 
 def _unquoted(name: bytes | None) -> str:
@@ -136,11 +160,14 @@ _AFTER_TABLE = {
     b"INSERT": _ROWS,
     b"REPLACE": _ROWS,
     b"UPDATE": re.compile(
-        rb"(?:(?:AS\s+)?%b\s+)?SET\b(?!.*\bSELECT\b)" % _PLAIN_NAME, re.IGNORECASE | re.DOTALL
+        rb"(?:(?:AS\s+)?%b\s+)?SET\b(?!.*(?:\bSELECT\b|/\*M?!))" % _PLAIN_NAME, re.IGNORECASE | re.DOTALL
     ),
     b"DELETE": re.compile(rb";|$|(?:WHERE|ORDER|LIMIT|RETURNING)\b", re.IGNORECASE),
 }
-"""What follows the table where a statement writes only to it, and to all of a row's period."""
+"""What follows the table where a statement writes only to it, and to all of a row's period.
+
+An executable comment may hide a SELECT: its version ends where the word begins.
+"""
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.mysql.log.transaction import computes_last
+from connector.mysql.log.transaction import computed_last
 from connector.schema import TableName
 
 
@@ -22,7 +22,8 @@ from connector.schema import TableName
     ],
 )
 def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(statement: str) -> None:
-    assert computes_last(statement.encode(), TableName("d", "t"))
+    mapped = [TableName("d", "audit"), TableName("d", "t")]
+    assert computed_last(statement.encode(), mapped) == TableName("d", "t")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,8 @@ def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(stat
         "UPDATE t JOIN u SET a = 1",
         "UPDATE t x JOIN u SET a = 1",
         "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM u)",  # executed as of several tables from 11.1 on
+        "UPDATE t SET a = 1 WHERE id IN (/*!50000SELECT id FROM u*/)",
+        "UPDATE t SET a = 1 WHERE id IN (/*M!100500SELECT id FROM u*/)",
         "UPDATE t FOR PORTION OF p FROM 1 TO 2 SET a = 1",
         "DELETE FROM t FOR PORTION OF p FROM 1 TO 2",
         "DELETE t FROM t JOIN u",
@@ -46,4 +49,11 @@ def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(stat
     ],
 )
 def test_another_statement_may_compute_virtual_columns_before_a_trigger(statement: str) -> None:
-    assert not computes_last(statement.encode(), TableName("d", "t"))
+    assert computed_last(statement.encode(), [TableName("d", "t")]) is None
+
+
+@pytest.mark.parametrize("other", [TableName("e", "t"), TableName("d", "T")])
+def test_of_tables_of_one_name_a_trigger_may_have_written_to_either(other: TableName) -> None:
+    mapped = [TableName("d", "t"), other]
+    assert computed_last(b"UPDATE t SET a = 1", mapped) is None
+    assert computed_last(b"UPDATE e.t SET a = 1", mapped) == (other if other.namespace == "e" else None)
