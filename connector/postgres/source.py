@@ -180,9 +180,9 @@ class PostgresSource:
             connection = self._watching.get(self._timeline)
             unfit = self._unpublished.still(connection, self._config.publication)
             found = catalog_fingerprint.take_snapshot(connection, self._config, self._tables, known, unfit)
-            if connection.server_version >= DECIDES_ANEW:
+            if connection.server_version >= DECIDES_ANEW or known is None:  # None: the slot is new
                 return found
-            return self._moved.hold_back(found, known or {}, self._reader.position if self._reader else 0)
+            return self._moved.hold_back(found, known, self._reader.position if self._reader else 0)
 
     def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
         """Look at the columns of these tables alone, in the same session."""

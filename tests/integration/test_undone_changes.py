@@ -168,6 +168,28 @@ def test_a_table_that_was_written_to_before_it_became_a_partition_is_followed(
             landed_as_in_source(captured, TableName("s", "t"))
 
 
+@pytest.mark.parametrize("postgres", [14], indirect=True)
+def test_a_new_table_is_followed_whose_partition_was_written_to_alone_in_log_yet_to_be_read(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on with that partition as before, in a log that is opened before both."""
+    for statement in [
+        "CREATE PUBLICATION everything FOR ALL TABLES WITH (publish_via_partition_root = true)",
+        "CREATE SCHEMA s; CREATE TABLE s.t0 (id int PRIMARY KEY)",
+    ]:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.t*"], publication="everything")
+    with captured.running():
+        captured.wait_settled()
+    for statement in [*PARTITIONED[1:], *BESIDE, "UPDATE s.p SET v = 'alone'", ATTACHED[0]]:
+        database.execute(statement)
+    with captured.running():
+        captured.wait_settled()
+        database.execute("UPDATE s.t SET v = 'as a partition'; INSERT INTO s.t VALUES (11, 'k')")
+        captured.wait_settled()
+        landed_as_in_source(captured, TableName("s", "t"))
+
+
 def test_a_table_renamed_while_no_agent_ran_is_no_gap(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

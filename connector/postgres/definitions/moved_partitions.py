@@ -47,19 +47,22 @@ class MovedPartitions:
     ) -> CatalogSnapshot:
         """Return a check without the changes of partitions on which it is too early to act.
 
-        While the log is open, tables of which such a change has been read are `unprepared`: it is opened anew
-        for them.
+        While the log is open, known tables of which such a change has been read are `unprepared`: it is
+        opened anew for them. Tables that are not known are handed over without their partitions, which makes
+        these a change for later checks.
         """
         opens_at = self.opens_at
-        moved = {t: now for t, now in found.tables.items() if t in known and parts_changed(known[t], now)}
+        moved = {t: now for t, now in found.tables.items() if parts_changed(known.get(t, ""), now)}
         self._seen = {
-            t: _noted(self._seen.get(t, ()), known[t], _Seen(now, found.position)) for t, now in moved.items()
+            t: _noted(self._seen.get(t, ()), known.get(t, ""), _Seen(now, found.position))
+            for t, now in moved.items()
         }
         upto = read_upto if opens_at is None else opens_at
         read = {table: [each for each in seen if each.position <= upto] for table, seen in self._seen.items()}
         due = {t: _with_parts_of(seen[-1].fingerprint, moved[t]) for t, seen in read.items() if seen}
-        tables = {table: now for table, now in found.tables.items() if table not in moved} | due
-        reopening = due.keys() if opens_at is None else frozenset[TableName]()
+        tables = {table: now for table, now in found.tables.items() if table not in moved}
+        tables |= {table: _with_parts_of("", now) for table, now in moved.items() if table not in known} | due
+        reopening = due.keys() & known.keys() if opens_at is None else frozenset[TableName]()
         return replace(found, tables=tables, unprepared=found.unprepared | reopening)
 
 

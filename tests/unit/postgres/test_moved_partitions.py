@@ -81,6 +81,26 @@ def test_what_was_seen_before_a_crash_took_log_back_need_not_be_read_as_far() ->
     assert T in moved.hold_back(check(30, TWO), {T: ONE}, 20).unprepared
 
 
+def test_a_new_table_has_its_partitions_once_the_log_is_opened_after_they_were_seen() -> None:
+    moved = MovedPartitions()
+    moved.opens_at = 10
+    assert moved.hold_back(check(20, TWO), {}, 0).tables[T] == "r1 p5"
+    moved.opens_at = None
+    assert moved.hold_back(check(30, TWO), {T: "r1 p5"}, 15).tables.keys() == {PLAIN}
+    assert T in moved.hold_back(check(40, TWO), {T: "r1 p5"}, 20).unprepared
+    moved.opens_at = 20
+    assert moved.hold_back(check(50, TWO), {T: "r1 p5"}, 20).tables[T] == TWO
+
+
+def test_the_log_is_not_opened_anew_for_a_table_that_is_not_known() -> None:
+    """It may be quarantined; if it is released, its partitions have been seen."""
+    moved = MovedPartitions()
+    for position in (20, 30):
+        assert not moved.hold_back(check(position, TWO), {}, 25).unprepared
+    moved.opens_at = 25
+    assert moved.hold_back(check(40, TWO), {}, 25).tables[T] == TWO
+
+
 def test_new_tables_and_new_empty_partitions_are_handed_over_at_once() -> None:
     moved = MovedPartitions()
     known: dict[TableName, str]
