@@ -122,6 +122,7 @@ def _check_log(context: CheckContext) -> Iterator[Finding]:
     yield from _check_row_image(context)
     if not context.server.mariadb:
         yield _check_setting(context, "binlog_order_commits", "ON")
+    yield from _check_replicas_triggers(context)
     yield from _check_partial_json(context)
     yield from _check_retention(context)
     yield from _check_crashes(context)
@@ -138,6 +139,16 @@ def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             name, "warning", f"is {action}: if the log can't be written, changes continue without it",
             f"SET GLOBAL {name} = ABORT_SERVER; and set it in the server's configuration file",
+        )  # fmt: skip
+
+
+def _check_replicas_triggers(context: CheckContext) -> Iterator[Finding]:
+    """Report a server that runs triggers of its own on what it applies as a replica (MariaDB)."""
+    name = "slave_run_triggers_for_rbr"
+    if (value := context.variable(name)) not in (None, "NO"):
+        yield Finding(
+            name, "failed", f"is {value}: a replica's log has virtual columns from before its triggers ran",
+            f"SET GLOBAL {name} = NO; and set it in the server's configuration file; or capture the primary",
         )  # fmt: skip
 
 

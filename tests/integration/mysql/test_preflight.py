@@ -125,6 +125,20 @@ def test_row_images_that_may_lack_virtual_columns_are_reported(mariadb: MysqlDat
         mariadb.execute("SET GLOBAL binlog_row_image = FULL")
 
 
+@pytest.mark.only_mariadb
+def test_a_replica_that_runs_triggers_of_its_own_is_reported(mariadb: MysqlDatabase) -> None:
+    name = "slave_run_triggers_for_rbr"
+    assert name not in findings(mariadb)
+    try:
+        mariadb.execute(f"SET GLOBAL {name} = LOGGING")
+        found = findings(mariadb)[name]
+        assert (found.state, "virtual columns" in found.detail) == ("failed", True)
+        mariadb.execute(fixed(found))
+        assert name not in findings(mariadb)
+    finally:
+        mariadb.execute(f"SET GLOBAL {name} = NO")
+
+
 @pytest.mark.every_release
 @pytest.mark.only_mariadb
 def test_a_limit_on_the_size_of_the_log_is_reported(mariadb: MysqlDatabase) -> None:
