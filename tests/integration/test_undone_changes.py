@@ -169,8 +169,9 @@ def test_a_table_that_was_written_to_before_it_became_a_partition_is_followed(
 
 
 @pytest.mark.parametrize("postgres", [14], indirect=True)
+@pytest.mark.parametrize("adopted", [False, True])
 def test_a_new_table_is_followed_whose_partition_was_written_to_alone_in_log_yet_to_be_read(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, adopted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server goes on with that partition as before, in a log that is opened before both."""
     for statement in [
@@ -179,8 +180,13 @@ def test_a_new_table_is_followed_whose_partition_was_written_to_alone_in_log_yet
     ]:
         database.execute(statement)
     captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.t*"], publication="everything")
-    with captured.running():
-        captured.wait_settled()
+    if adopted:
+        database.execute(
+            "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.settings()["slot"],)
+        )
+    else:
+        with captured.running():
+            captured.wait_settled()
     for statement in [*PARTITIONED[1:], *BESIDE, "UPDATE s.p SET v = 'alone'", ATTACHED[0]]:
         database.execute(statement)
     with captured.running():
