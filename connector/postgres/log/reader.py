@@ -272,7 +272,10 @@ class PostgresLogReader:
             self._warn_of_standbys(self.position + self.behind_bytes)
 
     def _warn_of_standbys(self, position: int) -> None:
-        """Warn once of standbys that lack log before a position, and have not moved since the last call."""
+        """Warn of standbys that lack log before a position, and have not moved since the last call.
+
+        Once, until none of them lacks any: some move in steps.
+        """
         doing = "looking for standbys that the server waits for"
         with driver_errors(doing), answered(self._side.fileno(), doing):
             late = awaited_standbys(self._side, self._slot, position)
@@ -284,7 +287,7 @@ class PostgresLogReader:
                 self._slot,
                 "; ".join(f"{name}{where}" for name, where in sorted(stuck.items())),
             )
-        self._warned_of_standbys = bool(stuck)
+        self._warned_of_standbys = bool(stuck) or (self._warned_of_standbys and bool(late))
 
     def _compare_names(self) -> None:
         """Find tables that were renamed without being described again, or may have been before they went.
