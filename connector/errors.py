@@ -11,6 +11,7 @@
     │   ├── PreconditionError     the database or the store is not fit for capture
     │   │   └── LogOffError       the server changes rows without logging them
     │   │       ├── LogFilteredError  or only some of them
+    │   │       ├── LogMiscomputedError  or not as they are
     │   │       └── LogInEngineError  or into files that can't be read by position
     │   ├── SourceMismatchError   the landing zone belongs to another database
     │   ├── FormatError           written by a newer version, or not by Deltatide at all
@@ -82,6 +83,12 @@ class LogFilteredError(LogOffError):
     """the server leaves changes out of its binary log."""
 
     gap = "the server left changes out of its log for a while"
+
+
+class LogMiscomputedError(LogOffError):
+    """the server logs rows as they were before triggers changed them."""
+
+    gap = "the server logged rows for a while as they were before triggers of its own changed them"
 
 
 class LogInEngineError(LogOffError):

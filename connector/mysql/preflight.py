@@ -21,7 +21,14 @@ from connector.mysql.definitions.layouts import Definitions
 from connector.mysql.log.schema_cache import OWN_DATABASE
 from connector.mysql.log.stream import REPLICA_HOST, created_at, replica_id
 from connector.mysql.preflight_tables import CheckContext, check_tables, readable_tables, refusals
-from connector.mysql.server import Server, end_of_log, is_replica, log_files
+from connector.mysql.server import (
+    NO_REPLICAS_TRIGGERS,
+    REPLICAS_TRIGGERS,
+    Server,
+    end_of_log,
+    is_replica,
+    log_files,
+)
 from connector.mysql.state_tables import GRANT, RIGHTS, StateTables
 from connector.mysql.table_ids import table_ids
 from connector.schema import TableName
@@ -143,12 +150,16 @@ def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_replicas_triggers(context: CheckContext) -> Iterator[Finding]:
-    """Report a server that runs triggers of its own on what it applies as a replica (MariaDB)."""
-    name = "slave_run_triggers_for_rbr"
-    if (value := context.variable(name)) not in (None, "NO"):
+    """Report a server that would run triggers of its own on what it applies, as soon as it is a replica.
+
+    One that is a replica is refused (`ensure_logging`).
+    """
+    if (value := context.variable(REPLICAS_TRIGGERS)) not in (None, "NO"):
+        surely_none = is_replica(context.connection) is False
         yield Finding(
-            name, "failed", f"is {value}: a replica's log has virtual columns from before its triggers ran",
-            f"SET GLOBAL {name} = NO; and set it in the server's configuration file; or capture the primary",
+            REPLICAS_TRIGGERS, "warning" if surely_none else "failed",
+            f"is {value}: a replica's log has virtual columns from before its triggers ran",
+            NO_REPLICAS_TRIGGERS,
         )  # fmt: skip
 
 

@@ -19,7 +19,13 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from connector.errors import LogFilteredError, LogInEngineError, LogOffError, TransientError
+from connector.errors import (
+    LogFilteredError,
+    LogInEngineError,
+    LogMiscomputedError,
+    LogOffError,
+    TransientError,
+)
 from connector.listening import SessionProbe
 from connector.mysql.connection import (
     alive,
@@ -108,8 +114,9 @@ _KEPT = 2
 def ensure_logging(connection: Connection[Any], server: Server) -> None:
     """Raise `LogOffError` if the server writes no log: started without one, or having failed to write it.
 
-    Likewise if its log leaves out databases, or what it applies as a replica or as a node of a cluster, or is
-    in a storage engine: a restart is enough for each.
+    Likewise if its log leaves out databases, or what it applies as a replica or as a node of a cluster, or
+    has that as it was before triggers of its own changed it, or is in a storage engine: a restart is enough
+    for each.
     That there is no log can be seen without any rights; without the right to query the rest, it counts as
     logging.
     """
@@ -129,12 +136,20 @@ def ensure_logging(connection: Connection[Any], server: Server) -> None:
             f"binlog_do_db, binlog_ignore_db are {status[2]!r}, {status[3]!r}",
             hint="remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
         )
+    omits = "OFF" in (settings.get(name) for name in _APPLIED)
+    triggers = settings.get(REPLICAS_TRIGGERS, "NO")
     clustered = settings.get("wsrep_on") == "ON"
-    if "OFF" in (settings.get(name) for name in _APPLIED) and (clustered or is_replica(connection)):
+    if (omits or triggers != "NO") and (clustered or is_replica(connection)):
         kind = "node of a Galera cluster" if clustered else "replica"
-        raise LogFilteredError(
-            f"log_slave_updates is OFF on a {kind}: what it applies is not in its log",
-            hint="set log_slave_updates = ON in the configuration, restart the server",
+        if omits:
+            raise LogFilteredError(
+                f"log_slave_updates is OFF on a {kind}: what it applies is not in its log",
+                hint="set log_slave_updates = ON in the configuration, restart the server",
+            )
+        raise LogMiscomputedError(
+            f"{REPLICAS_TRIGGERS} is {triggers} on a {kind}: its log has virtual columns from before triggers"
+            " of its own ran",
+            hint=f"{NO_REPLICAS_TRIGGERS}; or capture its primary",
         )
 
 
@@ -142,9 +157,15 @@ _APPLIED = ("log_slave_updates", "log_replica_updates")
 """Whether a replica or a cluster's node logs what it applies; MySQL's older and newer name, MariaDB's older.
 """
 
+REPLICAS_TRIGGERS = "slave_run_triggers_for_rbr"
+"""Whether a replica or a cluster's node runs triggers of its own on the rows that it applies (MariaDB)."""
+
+NO_REPLICAS_TRIGGERS = f"SET GLOBAL {REPLICAS_TRIGGERS} = NO; and set it in the server's configuration file"
+
 
 def _log_settings(connection: Connection[Any]) -> dict[str, str]:
-    names = ", ".join(f"'{name}'" for name in ("log_bin", "binlog_storage_engine", "wsrep_on", *_APPLIED))
+    wanted = ("log_bin", "binlog_storage_engine", "wsrep_on", *_APPLIED, REPLICAS_TRIGGERS)
+    names = ", ".join(f"'{name}'" for name in wanted)
     found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
     return {str(name): str(value) for name, value in found}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connector.errors import LogFilteredError, LogInEngineError, LogOffError
+from connector.errors import LogFilteredError, LogInEngineError, LogMiscomputedError, LogOffError
 from connector.mysql import server
 from connector.mysql.server import Server, ensure_logging, find_server, log_files
 
@@ -37,6 +37,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ("binlog_storage_engine", "innodb", LogInEngineError),
         ("log_slave_updates", "OFF", LogFilteredError),
         ("log_replica_updates", "OFF", LogFilteredError),
+        ("slave_run_triggers_for_rbr", "YES", LogMiscomputedError),
     ],
 )
 def test_a_server_whose_changes_are_not_in_log_files_is_refused(

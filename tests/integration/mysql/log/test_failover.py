@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connector.agent import run
-from connector.errors import PreconditionError, SourceMismatchError
+from connector.errors import LogMiscomputedError, PreconditionError, SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
@@ -483,6 +483,32 @@ def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
     replica.server.restart()
     reason = repaired_gap(replica, tmp_path)
     assert reason.startswith("the server ") == started  # else by comparing the logs
+
+
+@pytest.mark.parametrize("servers", ["mariadb"], indirect=True)
+def test_a_replica_that_runs_triggers_of_its_own_ends_the_agent_and_is_a_gap(
+    servers: Replicated, tmp_path: Path
+) -> None:
+    """Its log has virtual columns as they were before these ran, for every statement."""
+    primary, replica = servers.primary, servers.replica
+    primary.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, n int AS (a + b))", "INSERT INTO t (id) VALUES (1)"
+    )
+    servers.wait_applied()
+    replica.execute("CREATE TRIGGER tr BEFORE UPDATE ON t FOR EACH ROW SET new.b = new.b + 10")
+    setting = "SET GLOBAL slave_run_triggers_for_rbr = "
+
+    def capture() -> None:
+        with agent(replica, tmp_path) as store:
+            wait_caught_up(replica, store)
+            replica.execute(setting + "YES")
+            primary.execute("UPDATE t SET a = 1, b = 1")
+            wait_until(lambda: newest_of(store).pending_gap is not None, "the gap is recorded")
+
+    with pytest.raises(LogMiscomputedError, match="YES on a replica"):
+        capture()
+    replica.execute(setting + "NO")
+    assert "triggers of its own" in repaired_gap(replica, tmp_path)
 
 
 @contextlib.contextmanager
