@@ -44,6 +44,8 @@ _UNCHECKED = (
     "rows were inserted with unique_checks = 0 and foreign_key_checks = 0, and MariaDB may not have kept them"
 )
 
+_TAKEN_BACK = "changes were rolled back after they had been logged"
+
 _MISCOMPUTED = "MariaDB may have logged its virtual columns as they were before a trigger changed the row"
 
 _MAP_FLAGS, _HAS_TRIGGERS = 7, 0x40
@@ -90,7 +92,7 @@ class EventGroups:
         rows, self.whole_rows = self.whole_rows, 0
         transactions, self._whole = self._whole, Transactions()
         if self.open is not None:
-            self.open.start -= rows
+            self.open.shift(rows)
         return rows, transactions
 
     def take_part(self) -> Transactions:
@@ -98,7 +100,7 @@ class EventGroups:
         assert self.open is not None
         begin, transactions = self.open.begins[0], Transactions()
         transactions.add(0, self.open.lsn, begin.micros, begin.txid)
-        self.open.start = 0
+        self.open.note_landed_part()
         return transactions
 
     @property
@@ -144,7 +146,7 @@ class EventGroups:
         if self.open is not None:
             if not self.open.ended:
                 raise BugError(f"a transaction starts within another one, {self._files}")
-            self.open.begin_again(begin, landed=landed)
+            self.open.begin_again(begin, len(self._pending.payloads), landed=landed)
             return
         self.ordinal = 0
         lsn, start = self._files.position, len(self._pending.payloads)
@@ -204,13 +206,15 @@ class EventGroups:
             self._disown()
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
-                self._report_touched_tables("a transaction was rolled back after it was logged")
+                self._take_back(self.open.undo())
             else:
                 self._note_one_phase(self.open.mapped)
             self._commit(seconds, end)
             return
-        if first == "ROLLBACK":
-            self._report_touched_tables("a savepoint was rolled back after it was logged")
+        if first == "SAVEPOINT":
+            self.open.set_savepoint(statement, len(self._pending.payloads))
+        elif first == "ROLLBACK":
+            self._take_back(self.open.undo_to(statement))
         elif self.open.landed or self.open.begins[-1].without_effect:
             pass  # its effects have landed, or it has none here
         elif first == "XA":
@@ -253,6 +257,17 @@ class EventGroups:
         """Mark the open group as not our own write."""
         if self.open is not None:
             self.open.is_ours = False
+
+    def _take_back(self, start: int | None) -> None:
+        """Drop the rows from an event on, which were rolled back after they had been logged.
+
+        None if that is unknown, or some of them have landed: then the tables are read again.
+        """
+        assert self.open is not None
+        if start is not None:
+            self._pending.drop_from(start)
+        elif not self.open.landed:
+            self._effects.reread(self.open.tables, self.open.lsn, _TAKEN_BACK)
 
     def _report_touched_tables(self, reason: str) -> None:
         assert self.open is not None

@@ -75,6 +75,12 @@ class PendingRows:
         self._add_layout(table_id, resolved)
         self.hold(bytes(BASE) + make_truncate_event(table_id) + bytes(self.tail), ordinal)
 
+    def drop_from(self, start: int) -> None:
+        """Remove the events from an index on; the layouts that came with them stay, for later ones."""
+        self.bytes -= sum(map(len, self.payloads[start:])) + EVENT_OVERHEAD * (len(self.payloads) - start)
+        del self.payloads[start:], self.ordinals[start:]
+        self._layouts = [x._replace(start=min(x.start, start)) for x in self._layouts]
+
     def learn(self, body: bytes) -> ResolvedLayout:
         """Record and return the layout in a TABLE_MAP event; equal bytes are the same layout."""
         table_id = int.from_bytes(body[:TABLE_ID_BYTES], "little")

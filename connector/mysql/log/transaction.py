@@ -14,6 +14,10 @@ So a table with triggers and virtual columns counts as `miscomputed` unless the 
 them last. A session may turn off ``binlog_annotate_row_events`` within a transaction, so a statement's text
 is only that of the rows which come right after it: all table maps of a statement precede all of its rows.
 
+And it logs what is rolled back, with the ROLLBACK, if the transaction has also made or dropped a temporary
+table, or if a savepoint is followed by changes of a table without transactions. So what a ROLLBACK takes back
+is dropped; a name that a savepoint does not have in the log may be another spelling of one.
+
 Invariant: `is_ours` only if its only table is our watermark, and it contains nothing else: no other
 statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
 """
@@ -69,6 +73,11 @@ class OpenTransaction:
     may_lack: bool = False
     miscomputed: set[TableName] = field(default_factory=set)
     _statement: _Statement = field(default_factory=_Statement)
+    _savepoints: dict[str, int] = field(default_factory=dict)
+    _first: int | None = None
+
+    def __post_init__(self) -> None:
+        self._first = self.start
 
     def annotate(self, statement: bytes, ordinal: int) -> None:
         """Record the text of the statement whose rows follow (MariaDB)."""
@@ -100,9 +109,32 @@ class OpenTransaction:
         if self.is_ours is not False:
             self.is_ours = mapped.schema is None and mapped.table == WATERMARK
 
-    def begin_again(self, begin: Begin, *, landed: bool) -> None:
-        """Continue with the next transaction as if it were part of this one."""
+    def shift(self, events: int) -> None:
+        """Record that this many events before it were taken."""
+        self.start -= events
+        self._first = None if self._first is None else self._first - events
+        self._savepoints = {name: at - events for name, at in self._savepoints.items()}
+
+    def note_landed_part(self) -> None:
+        """Record that all of its events so far were taken."""
+        self.start, self._first, self._savepoints = 0, None, {}
+
+    def set_savepoint(self, statement: str, event: int) -> None:
+        """Record a SAVEPOINT, and the index of the event that will follow it."""
+        self._savepoints[statement.partition(" ")[2]] = event
+
+    def undo_to(self, statement: str) -> int | None:
+        """Return the index of the first event that a ROLLBACK TO takes back; None if unknown, or landed."""
+        return self._savepoints.get(statement.partition(" ")[2].partition(" ")[2])
+
+    def undo(self) -> int | None:
+        """Return the index of the first event that a ROLLBACK takes back; None if some have landed."""
+        return self._first
+
+    def begin_again(self, begin: Begin, event: int, *, landed: bool) -> None:
+        """Continue with the next transaction, whose events begin at an index, as if it were part of this."""
         self.ended, self.begun, self.landed, self.is_ours = False, False, landed, False
+        self._first, self._savepoints = event, {}
         self.begins.append(begin)
 
 

@@ -276,6 +276,23 @@ EQUAL_IN_MARIADB = {
         "ANALYZE DELETE FROM t WHERE id < 5",
         "ANALYZE FORMAT = JSON UPDATE t SET v = 'z' WHERE id < 9",
     ],
+    "rolled back with a temporary table": [
+        "BEGIN",
+        "DELETE FROM t",
+        "CREATE TEMPORARY TABLE x (id int)",
+        "ROLLBACK",
+        "DELETE FROM t WHERE id = 2",
+    ],
+    "rolled back to a savepoint with a temporary table": [
+        "BEGIN",
+        "DELETE FROM t WHERE id = 3",
+        "SAVEPOINT s",
+        "DELETE FROM t",
+        "CREATE TEMPORARY TABLE x (id int)",
+        "ROLLBACK TO s",
+        "DELETE FROM t WHERE id = 2",
+        "COMMIT",
+    ],
     "executed at once": ["EXECUTE IMMEDIATE 'TRUNCATE TABLE t'"],
     "a block": [
         "BEGIN NOT ATOMIC TRUNCATE t; INSERT INTO t VALUES (1, 'n'); ALTER TABLE p DROP PARTITION b; END"

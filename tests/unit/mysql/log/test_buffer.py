@@ -1070,16 +1070,57 @@ def test_an_incident_quarantines_all_tables_and_the_log_goes_on(begun: bool) -> 
     assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t", "d.u"}
 
 
-@pytest.mark.parametrize("statement", ["ROLLBACK", "ROLLBACK TO `s`"])
-def test_a_rollback_in_the_log_quarantines_what_it_took_back(statement: str) -> None:
+def test_what_a_rollback_in_the_log_takes_back_does_not_land() -> None:
+    """Nor is its table anything else than before."""
+    log = Log()
+    log.transaction(1)
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(2)
+    log.query("ROLLBACK")
+    log.transaction(3, table="d.u")
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(4)
+    log.query("SAVEPOINT `s`")
+    log.rows(5)
+    log.rows(6, table="d.v")
+    assert [key for _, key, *_ in log.taken()] == [1, 3]
+    log.query("ROLLBACK TO `s`")
+    log.rows(7, table="d.v")
+    log.write(events.XID, bytes(8))
+    assert [(key, seq) for _, key, _, seq in log.taken()] == [(4, 0), (7, 3 << 32)]
+    assert log.buffer.take_unlogged() == []
+    assert log.buffer.held_bytes == 0
+
+
+def test_a_rollback_beyond_4_gib_takes_back_its_own_transaction_only() -> None:
+    log = Log(offset=GIB4 - 100)
+    log.transaction(1)
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(2)
+    log.query("ROLLBACK")
+    log.transaction(3)
+    log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert [key for _, key, *_ in log.taken()] == [1, 3]
+
+
+@pytest.mark.parametrize("statement", ["ROLLBACK", "ROLLBACK TO `s`", "ROLLBACK TO `S`"])
+def test_tables_are_read_again_if_what_a_rollback_takes_back_has_landed_or_is_unknown(statement: str) -> None:
     log = Log()
     log.gtid()
     log.query("BEGIN")
+    log.query("SAVEPOINT `s`")
     log.rows(1)
+    log.buffer.take()
+    if statement != "ROLLBACK TO `S`":
+        assert log.buffer.take_open() is not None
     log.query(statement)
     if "TO" in statement:
         log.write(events.XID, bytes(8))
-    assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t"}
+    assert [str(found.table) for found in log.buffer.take_unlogged()] == ["d.t"]
 
 
 def test_xa_transactions_quarantine_their_tables_when_prepared_and_when_committed() -> None:
