@@ -101,7 +101,7 @@ class PostgresSource:
         self._timeline: str | None = None
         self._types, self._former_types = Types(), Types()
         self._failures, self._readers = _Failures(0, 0.0), set[int]()
-        self._moved, self._adopted = MovedPartitions(), False  # a slot, which may be older than tables are
+        self._moved = MovedPartitions()
         self._kept_slot = False  # standbys kept the one that was dropped, and none is created yet
 
     def ensure_logging(self) -> None:
@@ -180,8 +180,8 @@ class PostgresSource:
             connection = self._watching.get(self._timeline)
             unfit = self._unpublished.still(connection, self._config.publication)
             found = catalog_fingerprint.take_snapshot(connection, self._config, self._tables, known, unfit)
-            if connection.server_version >= DECIDES_ANEW or (known is None and not self._adopted):
-                return found  # a log that begins now was opened after its partitions came
+            if connection.server_version >= DECIDES_ANEW:
+                return found
             return self._moved.hold_back(found, known or {}, self._reader.position if self._reader else 0)
 
     def look_at_columns(self, tables: Collection[TableName]) -> ColumnLook:
@@ -236,8 +236,10 @@ class PostgresSource:
             self._reader, self._failures = None, _Failures(0, 0.0)
             if found and not fresh and not found.lost and found.confirmed is not None:
                 log.info("adopted slot %s", name)
-                position, self._adopted = found.confirmed, True
+                position = found.confirmed
             else:
+                if connection.server_version < DECIDES_ANEW:
+                    self.check_catalog()  # the partitions that precede the slot need no log opened anew
                 kept = self._kept_slot = slot.drop_slot(connection, name) or self._kept_slot
                 self._readers.add(connection.info.backend_pid)  # if we lose it, it goes on waiting
                 position = slot.create_slot(connection, name, stopping, self._connect_to_log, kept)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from connector.postgres.source import PostgresSource
 from connector.schema import TableName
+from connector.source import ResumePoint
 from tests.support.agent.captured import CapturedDatabase, landed_tables
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database, postgres_versions
@@ -194,6 +197,35 @@ def test_a_new_table_is_followed_whose_partition_was_written_to_alone_in_log_yet
         database.execute("UPDATE s.t SET v = 'as a partition'; INSERT INTO s.t VALUES (11, 'k')")
         captured.wait_settled()
         landed_as_in_source(captured, TableName("s", "t"))
+
+
+@pytest.mark.parametrize("postgres", [14], indirect=True)
+def test_what_becomes_a_partition_right_after_a_first_start_has_created_its_slot_is_followed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its rows were written in the log that is opened there, before it was attached."""
+    for statement in [*PARTITIONED, *BESIDE, "CREATE TABLE s.still (LIKE s.t) PARTITION BY RANGE (id)"]:
+        database.execute(statement)
+    database.execute(
+        "ALTER TABLE s.still ADD PRIMARY KEY (id); CREATE TABLE s.q PARTITION OF s.still DEFAULT;"
+        " INSERT INTO s.still VALUES (1, 'a')"
+    )
+    begin_log = PostgresSource.begin_log
+
+    def then_attach(source: PostgresSource, **arguments: Any) -> ResumePoint:
+        created = begin_log(source, **arguments)
+        for statement in ["UPDATE s.p SET v = 'alone'", ATTACHED[0]]:
+            database.execute(statement)
+        return created
+
+    monkeypatch.setattr(PostgresSource, "begin_log", then_attach)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.t", "s.still"])
+    with captured.running():
+        captured.wait_settled()
+        database.execute("UPDATE s.t SET v = 'as a partition'; INSERT INTO s.t VALUES (11, 'k')")
+        newest = captured.wait_settled()
+        landed_as_in_source(captured, TableName("s", "t"))
+    assert Counter(dump.table.name for dump in newest.dumps)["still"] == 1
 
 
 def test_a_table_renamed_while_no_agent_ran_is_no_gap(

@@ -7,6 +7,7 @@ detached, they go on as its root's. Only a process that begins to send the log a
 Invariant: a fingerprint that shows other partitions than the known one is handed over only when the log is
 about to be opened at or after the position of a check that showed just these. What was left out until then,
 or came under a wrong name, precedes the check that hands it over, so the dump that this leads to repairs it.
+So partitions that a check saw before the slot was created need no log opened anew.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.postgres.catalog_fingerprint import parts_changed
 from connector.postgres.definitions.moved_partitions import MovedPartitions
 from connector.schema import TableName
 from connector.source import CatalogSnapshot
@@ -90,6 +91,16 @@ def test_a_new_table_has_its_partitions_once_the_log_is_opened_after_they_were_s
     assert T in moved.hold_back(check(40, TWO), {T: "r1 p5"}, 20).unprepared
     moved.opens_at = 20
     assert moved.hold_back(check(50, TWO), {T: "r1 p5"}, 20).tables[T] == TWO
+
+
+def test_of_a_new_table_only_partitions_that_were_seen_before_its_slot_was_created_are_known_at_once() -> (
+    None
+):
+    moved = MovedPartitions()
+    moved.hold_back(check(5, TWO), {}, 0)
+    moved.opens_at = 10
+    assert moved.hold_back(check(20, TWO), {}, 0).tables[T] == TWO
+    assert parts_changed(moved.hold_back(check(21, THREE), {}, 0).tables[T], THREE)
 
 
 def test_the_log_is_not_opened_anew_for_a_table_that_is_not_known() -> None:
