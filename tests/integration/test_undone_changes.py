@@ -172,6 +172,24 @@ def test_a_table_that_was_written_to_before_it_became_a_partition_is_followed(
 
 
 @pytest.mark.parametrize("postgres", [14], indirect=True)
+def test_a_table_that_was_written_to_and_emptied_before_it_became_a_partition_is_followed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VACUUM leaves its file as if nothing had ever been in it."""
+    for statement in [*PARTITIONED, BESIDE[0]]:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.t"])
+    with captured.running():
+        captured.wait_settled()
+        for statement in [BESIDE[1], "DELETE FROM s.p", "VACUUM s.p", ATTACHED[0]]:
+            database.execute(statement)
+            captured.wait_settled()
+        database.execute("INSERT INTO s.t VALUES (11, 'k')")
+        captured.wait_settled()
+        landed_as_in_source(captured, TableName("s", "t"))
+
+
+@pytest.mark.parametrize("postgres", [14], indirect=True)
 @pytest.mark.parametrize("adopted", [False, True])
 def test_a_new_table_is_followed_whose_partition_was_written_to_alone_in_log_yet_to_be_read(
     database: Database, adopted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
