@@ -925,3 +925,20 @@ def test_a_partition_whose_detaching_was_cut_off_is_not_read(database: Database)
             assert [(itself.id,)] == database.execute("SELECT 'b'::regclass::oid::bigint")
             assert itself.columns == ("id",)
         tables.close()
+
+
+def test_a_dump_of_a_partition_reads_that_alone_whatever_the_server_excludes(database: Database) -> None:
+    """It seemed to read another table of the name, and so was dumped once more."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE b PARTITION OF t DEFAULT; INSERT INTO t VALUES (11)"
+    )
+    database.execute(f"ALTER DATABASE {database.name} SET constraint_exclusion = on")
+    source = source_of(database)
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(TableName("public", "b"), KeyRange(("5",), ("15",))) as chunk:
+            assert sum(len(some.columns[0]) for some in chunk.rows()) == 1
+            (itself,) = chunk.read_from()
+            assert [(itself.id,)] == database.execute("SELECT 'b'::regclass::oid::bigint")
+        tables.close()
