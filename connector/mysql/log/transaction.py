@@ -12,7 +12,9 @@ It may also log former values of virtual columns: if a BEFORE trigger changes wh
 of several tables, or with a subquery, and one FOR PORTION OF a period, computes them before the trigger runs.
 So a table with triggers and virtual columns counts as `miscomputed` unless the statement is known to compute
 them last. A session may turn off ``binlog_annotate_row_events`` within a transaction, so a statement's text
-is only that of the rows which come right after it: all table maps of a statement precede all of its rows.
+is only that of the rows which come right after it: all table maps of a statement precede all of its rows. Of
+all that a statement runs in functions and triggers, the log only has the text of what writes first. That may
+be in a trigger of another table, so no other one with triggers may come with it; a function is not noticed.
 
 And it logs what is rolled back, with the ROLLBACK, if the transaction has also made or dropped a temporary
 table, or if a savepoint is followed by changes of a table without transactions. So what a ROLLBACK takes back
@@ -39,14 +41,21 @@ from connector.schema import TableName
 class _Statement:
     """What writes the next rows. `text`: None if the log lacks it; `ordinal`: of its first rows event.
 
-    `mapped`: the tables whose layouts have arrived since it began; `uncertain`: those among them with
-    triggers and virtual columns.
+    `mapped`: the tables whose layouts have arrived since it began; `triggering`: those among them with
+    triggers; `uncertain`: those with virtual columns, too.
     """
 
     text: bytes | None = None
     ordinal: int = 0
     mapped: set[TableName] = field(default_factory=set)
+    triggering: set[TableName] = field(default_factory=set)
     uncertain: set[TableName] = field(default_factory=set)
+
+    @property
+    def miscomputed(self) -> set[TableName]:
+        """The tables whose virtual columns it may compute before their triggers."""
+        last = computed_last(self.text or b"", self.mapped) if self.uncertain else None
+        return self.uncertain - {last} if self.triggering == {last} else self.uncertain
 
 
 @dataclass
@@ -101,11 +110,12 @@ class OpenTransaction:
         statement.mapped.add(mapped.table)
         if mapped.schema is not None:
             self.tables.add(mapped.table)
+        if triggers:
+            statement.triggering.add(mapped.table)
         if triggers and mapped.table_map is not None and not self.landed:
             has_virtual = any(column.virtual and not column.hidden for column in mapped.table_map.columns)
             statement.uncertain |= {mapped.table} if has_virtual else set()
-        if statement.uncertain:
-            self.miscomputed |= statement.uncertain - {computed_last(statement.text or b"", statement.mapped)}
+        self.miscomputed |= statement.miscomputed
         if self.is_ours is not False:
             self.is_ours = mapped.schema is None and mapped.table == WATERMARK
 
@@ -164,8 +174,9 @@ _LOAD_IGNORES = re.compile(rb"\bLOCAL\b|\bIGNORE\b(?!\s+\d+\s+(?:LINES|ROWS)\b)"
 def computed_last(statement: bytes, mapped: Collection[TableName]) -> TableName | None:
     """Return the table whose virtual columns a statement is certain to compute after its triggers, if any.
 
-    It writes to no other table but by triggers and functions, which can't write to this one then. They may to
-    one of the same name in another database, or in other case: then which one is meant is unknown.
+    It writes to no other table but by triggers and functions, which can't write to this one then, unless it
+    is in one of them itself (see the module). They may to one of the same name in another database, or in
+    other case: then which one is meant is unknown.
     """
     match = _OF_ONE_TABLE.match(statement)
     if match is None or _AFTER_TABLE[match["verb"].upper()].match(match["rest"]) is None:
@@ -187,7 +198,7 @@ _OF_ONE_TABLE = re.compile(
     rb"\s*(?:(?P<namespace>%b)\s*\.\s*)?(?P<name>%b)\s*(?P<rest>.*)" % (_PLAIN_NAME, _PLAIN_NAME),
     re.IGNORECASE | re.DOTALL,
 )
-_ROWS = re.compile(rb"\(|VALUES?\b|SET\b|SELECT\b", re.IGNORECASE)
+_ROWS = re.compile(rb"\(\s*%b|VALUES?\s*\(\s*(?!--)[^\s)/#]|SET\b|SELECT\b" % _PLAIN_NAME, re.IGNORECASE)
 _AFTER_TABLE = {
     b"INSERT": _ROWS,
     b"REPLACE": _ROWS,
@@ -198,6 +209,7 @@ _AFTER_TABLE = {
 }
 """What follows the table where a statement writes only to it, and to all of a row's period.
 
+Not an insert of nothing but defaults (``() VALUES ()``): up to 11.4, it computes no virtual column anew.
 An executable comment may hide a SELECT: its version ends where the word begins.
 """
 

@@ -715,6 +715,8 @@ def test_virtual_columns_that_were_logged_before_a_trigger_changed_the_row_are_d
         "hinted": "UPDATE hinted SET a = 7 WHERE id IN (/*!50000SELECT id FROM beside*/)",
         "unnamed": "BEGIN; UPDATE unnamed SET a = 5; SET binlog_annotate_row_events = OFF;"
         " UPDATE beside STRAIGHT_JOIN unnamed USING (id) SET unnamed.a = 7; COMMIT",
+        "defaults": "INSERT INTO defaults () VALUES ()",
+        "within": "INSERT INTO around VALUES (1)",
         "single": "UPDATE single SET a = 7",
         "untriggered": "UPDATE beside STRAIGHT_JOIN untriggered USING (id) SET untriggered.a = 7",
         "stored": "UPDATE beside STRAIGHT_JOIN stored USING (id) SET stored.a = 7",
@@ -723,7 +725,7 @@ def test_virtual_columns_that_were_logged_before_a_trigger_changed_the_row_are_d
     mariadb.execute(
         "CREATE TABLE beside (id int PRIMARY KEY)", "INSERT INTO beside VALUES (1)",
         *(
-            f"CREATE TABLE {t} (id int AUTO_INCREMENT PRIMARY KEY, a int, b int, n int AS (a + b)"
+            f"CREATE TABLE {t} (id int AUTO_INCREMENT PRIMARY KEY, a int, b int DEFAULT 1, n int AS (a + b)"
             f" {'STORED' if t == 'stored' else 'VIRTUAL'}{period if t == 'parted' else ''})" for t in changes
         ),
         *(
@@ -735,6 +737,10 @@ def test_virtual_columns_that_were_logged_before_a_trigger_changed_the_row_are_d
         "CREATE TABLE alike (id int AUTO_INCREMENT PRIMARY KEY, a int, b int)",
         "CREATE TRIGGER tr AFTER INSERT ON alike FOR EACH ROW"
         " UPDATE beside STRAIGHT_JOIN Alike USING (id) SET Alike.a = 7",
+        "ALTER TABLE defaults ALTER a SET DEFAULT 1",
+        "CREATE TABLE around (id int PRIMARY KEY)",
+        "CREATE TRIGGER ta BEFORE INSERT ON around FOR EACH ROW BEGIN UPDATE within SET a = 5;"
+        " UPDATE beside STRAIGHT_JOIN within USING (id) SET within.a = 7; END",
     )  # fmt: skip
     with agent(mariadb, tmp_path) as store:
         wait_caught_up(mariadb, store)

@@ -39,6 +39,9 @@ def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(stat
         "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM u)",  # executed as of several tables from 11.1 on
         "UPDATE t SET a = 1 WHERE id IN (/*!50000SELECT id FROM u*/)",
         "UPDATE t SET a = 1 WHERE id IN (/*M!100500SELECT id FROM u*/)",
+        "INSERT INTO t () VALUES ()",
+        "INSERT INTO t VALUES ( ), ()",
+        "REPLACE INTO t (/**/) VALUE (/**/)",
         "UPDATE t FOR PORTION OF p FROM 1 TO 2 SET a = 1",
         "DELETE FROM t FOR PORTION OF p FROM 1 TO 2",
         "DELETE t FROM t JOIN u",
