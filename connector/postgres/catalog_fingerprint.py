@@ -77,9 +77,7 @@ LOCK_SECONDS = 1
 """Longest wait for a lock, on a new partition or a catalog being rewritten: checks that hang see nothing."""
 
 UNLIKE_ALL, LOGGED, UNIDENTIFIED, FORMER, WITHHELD = ".0", "log", "key", "name", "held"
-"""What the log makes of a row type's word (no transaction has the xid 0), and of a table's or partition's
-file.
-"""
+"""What the log makes of a row type's word (no transaction has the xid 0), and of a table's or leaf's file."""
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server returns it, in hex."""
@@ -90,8 +88,7 @@ _FINGERPRINTS = f"""
         SELECT p.root, string_agg(concat(l.oid, ':', left(md5(concat(l.relfilenode, p.attached)), 8), ':',
             CASE WHEN NOT %(sized)s OR l.oid IN (SELECT unnest(%(known)s::oid[])) THEN NULL
                  WHEN l.relfilenode <> l.oid THEN NULL
-                 WHEN pg_relation_size(l.oid) = 0 AND {{unwritten}} THEN 'e' END), ' '
-                 ORDER BY l.oid) AS files
+                 WHEN pg_relation_size(l.oid) = 0 AND {{fresh}} THEN 'e' END), ' ' ORDER BY l.oid) AS files
         FROM parts p JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' GROUP BY p.root),
     missing AS (
         SELECT DISTINCT p.root, a.attname
@@ -157,11 +154,6 @@ _FINGERPRINTS = f"""
 
 _SCHEMAS = """(SELECT string_agg(concat(s.oid, ':', s.xmin), ',' ORDER BY s.oid)
                 FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
-
-_NEVER_VACUUMED = "l.reltuples < 0"
-"""An empty partition may have been written to before it was attached, then vacuumed. Before release 15, what
-is written to it later is missing, so there only one that surely never was counts as empty.
-"""
 
 
 def take_snapshot(
@@ -242,11 +234,11 @@ def _fingerprints(
 
     `leaves`: partitions whose size is not read; None: all.
     """
-    newer = connection.server_version >= 150000
-    schemas, unwritten = (_SCHEMAS, "true") if newer else ("NULL", _NEVER_VACUUMED)
+    newer = connection.server_version >= 150000  # else one that was written to before it was attached counts
+    schemas, fresh = (_SCHEMAS, "true") if newer else ("NULL", "l.reltuples < 0")  # never vacuumed
     given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
     given |= {"sized": leaves is not None, "known": leaves or []}
-    found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas, unwritten=unwritten), given)
+    found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas, fresh=fresh), given)
     return {oid: (fingerprint, columns, published) for oid, fingerprint, columns, published in found}
 
 

@@ -164,12 +164,8 @@ class PostgresSource:
             layouts = layouts_of(Catalog(connection, self._tables, self._types), facts)
         fit = {table for table, layout in layouts if layout.schema is not None}
         found = [t for t in facts if t.table in fit]
-        fixed = publication.fix(
-            connection,
-            self._config.publication,
-            [t.table for t in found],
-            partitioned=any(t.partitioned for t in found),
-        )
+        names, partitioned = [t.table for t in found], any(t.partitioned for t in found)
+        fixed = publication.fix(connection, self._config.publication, names, partitioned=partitioned)
         self._unpublished = Unpublished(fixed.kept_out)
         return fixed.added
 
