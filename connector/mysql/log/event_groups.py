@@ -206,15 +206,13 @@ class EventGroups:
             self._disown()
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
-                self._take_back(self.open.undo())
+                self._take_back(self.open.first)
             else:
                 self._note_one_phase(self.open.mapped)
             self._commit(seconds, end)
             return
-        if first == "SAVEPOINT":
-            self.open.set_savepoint(statement, len(self._pending.payloads))
-        elif first == "ROLLBACK":
-            self._take_back(self.open.undo_to(statement))
+        if first == "ROLLBACK":
+            self._take_back(None)
         elif self.open.landed or self.open.begins[-1].without_effect:
             pass  # its effects have landed, or it has none here
         elif first == "XA":

@@ -17,8 +17,9 @@ all that a statement runs in functions and triggers, the log only has the text o
 be in a trigger of another table, so no other one with triggers may come with it; a function is not noticed.
 
 And it logs what is rolled back, with the ROLLBACK, if the transaction has also made or dropped a temporary
-table, or if a savepoint is followed by changes of a table without transactions. So what a ROLLBACK takes back
-is dropped; a name that a savepoint does not have in the log may be another spelling of one.
+table, or if a savepoint is followed by changes of a table without transactions. What the ROLLBACK of a whole
+transaction takes back is dropped. What one to a savepoint takes back is not in the log: triggers and
+functions have savepoints of their own there, by the same names.
 
 Invariant: `is_ours` only if its only table is our watermark, and it contains nothing else: no other
 statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
@@ -67,7 +68,8 @@ class OpenTransaction:
     begins (see the buffer). `is_ours`: see the module; None while it has no tables. `mapped`: the tables
     whose layouts have arrived; `tables`: the captured ones among them. `may_lack`: the server may not have
     kept its rows, `miscomputed`: the captured tables whose virtual columns it may have logged as they were
-    before a trigger (MariaDB, see the module).
+    before a trigger (MariaDB, see the module). `first`: the index of the event with which the latest of its
+    begins begins; None if some since have landed.
     """
 
     lsn: int
@@ -82,11 +84,10 @@ class OpenTransaction:
     may_lack: bool = False
     miscomputed: set[TableName] = field(default_factory=set)
     _statement: _Statement = field(default_factory=_Statement)
-    _savepoints: dict[str, int] = field(default_factory=dict)
-    _first: int | None = None
+    first: int | None = None
 
     def __post_init__(self) -> None:
-        self._first = self.start
+        self.first = self.start
 
     def annotate(self, statement: bytes, ordinal: int) -> None:
         """Record the text of the statement whose rows follow (MariaDB)."""
@@ -122,29 +123,16 @@ class OpenTransaction:
     def shift(self, events: int) -> None:
         """Record that this many events before it were taken."""
         self.start -= events
-        self._first = None if self._first is None else self._first - events
-        self._savepoints = {name: at - events for name, at in self._savepoints.items()}
+        self.first = None if self.first is None else self.first - events
 
     def note_landed_part(self) -> None:
         """Record that all of its events so far were taken."""
-        self.start, self._first, self._savepoints = 0, None, {}
-
-    def set_savepoint(self, statement: str, event: int) -> None:
-        """Record a SAVEPOINT, and the index of the event that will follow it."""
-        self._savepoints[statement.partition(" ")[2]] = event
-
-    def undo_to(self, statement: str) -> int | None:
-        """Return the index of the first event that a ROLLBACK TO takes back; None if unknown, or landed."""
-        return self._savepoints.get(statement.partition(" ")[2].partition(" ")[2])
-
-    def undo(self) -> int | None:
-        """Return the index of the first event that a ROLLBACK takes back; None if some have landed."""
-        return self._first
+        self.start, self.first = 0, None
 
     def begin_again(self, begin: Begin, event: int, *, landed: bool) -> None:
         """Continue with the next transaction, whose events begin at an index, as if it were part of this."""
         self.ended, self.begun, self.landed, self.is_ours = False, False, landed, False
-        self._first, self._savepoints = event, {}
+        self.first = event
         self.begins.append(begin)
 
 

@@ -293,6 +293,26 @@ EQUAL_IN_MARIADB = {
         "DELETE FROM t WHERE id = 2",
         "COMMIT",
     ],
+    "rolled back to a savepoint whose name differs by case only": [
+        "BEGIN",
+        "SAVEPOINT S",
+        "DELETE FROM t WHERE id < 6",
+        "SAVEPOINT s",
+        "DELETE FROM t WHERE id < 8",
+        "CREATE TEMPORARY TABLE x (id int)",
+        "ROLLBACK TO S",
+        "COMMIT",
+    ],
+    "rolled back to a savepoint of whose name a trigger has one, too": [
+        "CREATE TRIGGER g AFTER DELETE ON t FOR EACH ROW BEGIN SAVEPOINT s;"
+        " INSERT INTO u VALUES (OLD.id + 2000, 'g'); END",
+        "BEGIN",
+        "SAVEPOINT s",
+        "DELETE FROM t WHERE id < 6",
+        "CREATE TEMPORARY TABLE x (id int)",
+        "ROLLBACK TO s",
+        "COMMIT",
+    ],
     "executed at once": ["EXECUTE IMMEDIATE 'TRUNCATE TABLE t'"],
     "a block": [
         "BEGIN NOT ATOMIC TRUNCATE t; INSERT INTO t VALUES (1, 'n'); ALTER TABLE p DROP PARTITION b; END"
