@@ -12,8 +12,8 @@ each is its kind:
 - ``@``: each column's name (the beginning of its MD5, regardless of case, as the lake compares names),
   number and type; ``g`` for a generated one, which the log lacks, ``v`` if older rows (a partition's, too)
   hold a default that was never written. Another number or type under the same name: no row has its old value.
-  A new name with ``v``, or under an old number (a RENAME): it has values. Type modifiers are left out: if
-  they change a value, the table is rewritten.
+  A name that is new with ``v``, or gains it (see `SINCE`), or has an old number (a RENAME): it has values.
+  Type modifiers are left out: if they change a value, the table is rewritten.
 - ``-``: the numbers of dropped columns. ``!``: names of columns dropped since the table was first seen,
   carried from check to check (`remember`), ``?`` if one came and went unseen. The log may not show that a
   column of that name comes back, and older rows in the lake hold its old values.
@@ -22,7 +22,7 @@ each is its kind:
   in the log had the other text. It follows its enum's oid: once no column uses that, no row has the label.
 - ``t``: names of its columns' types that are not built in, and what they land as, with those that it had
   (`connector.postgres.catalog.types_in`): older log has types that may be dropped by now.
-- ``x``: the xmins of its columns, which every ALTER that rewrites values writes.
+- ``x``: the xmins of its columns, which every ALTER that rewrites values writes, and `SINCE`.
 - ``k``: number and collation of each column of a unique index that has one. Changed: a dump that is running
   has planned its ranges in another order, and leaves out keys between them.
 - ``u``: the traces of the unique indexes on the columns of its key (`Index.traces`). The log names rows by
@@ -59,6 +59,7 @@ from connector.postgres.definitions.table_facts import (
     COLUMN_NUMBERS,
     PARTS,
     PUBLISHED,
+    SINCE,
     TableFacts,
     column_look,
     comments_of,
@@ -140,7 +141,7 @@ _FINGERPRINTS = f"""
          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
         (SELECT '-' || string_agg(a.attnum::text, ',' ORDER BY a.attnum)
          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attisdropped),
-        (SELECT 'x' || left(md5(string_agg(concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)), 8)
+        (SELECT 'x' || left(md5(concat({SINCE}, string_agg(attnum || ':' || a.xmin, ',' ORDER BY attnum))), 8)
          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
         (SELECT 'k' || string_agg(concat(a.attnum, '.', a.attcollation), ',' ORDER BY a.attnum)
          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attcollation <> 0
@@ -411,9 +412,8 @@ def _came_back(old: Words, new: Words) -> bool:
 
 def _columns_changed(old: Words, new: Words) -> bool:
     """Return whether a current column holds values that no row event carried."""
-    before = {(name, what.rstrip("v")) for name, what in old.real}
-    came = [(name, what) for name, what in new.real if (name, what.rstrip("v")) not in before]
-    names, numbers = old.names, old.numbers
+    before = {*old.real, *((name, what.rstrip("v")) for name, what in old.real)}
+    came, names, numbers = {*new.real} - before, old.names, old.numbers
     return any(name in names or what.endswith("v") or what.split(".")[0] in numbers for name, what in came)
 
 

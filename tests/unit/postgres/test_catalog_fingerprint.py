@@ -45,6 +45,12 @@ def test_a_new_column_is_none_that_went_before_the_table_was_seen() -> None:
     assert reasons(*seen, fingerprint(id=1, v=3, w=4, dropped=(2,))) == [False, False]
 
 
+def test_a_column_has_values_once_it_gains_a_default_which_a_crash_has_let_come_in_its_place() -> None:
+    null = fingerprint(id=1, v=2)
+    filled = null.replace("v=2.25", "v=2.25v")
+    assert reasons(null, filled, filled, null) == [True, False, False], "once rewritten, it is stored"
+
+
 def test_a_generated_column_hides_no_real_one_whose_name_differs_by_case() -> None:
     """Generated columns do not land, so a table may have both."""
     before, after = fingerprint(id=1, note=2), fingerprint(id=1, memo=2)

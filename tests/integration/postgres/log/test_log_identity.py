@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,3 +347,38 @@ def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_t
     assert after.gaps == []
     assert execute(server, "SELECT count(*) FROM t WHERE id = 2") == 0, "the crash took nothing back"
     assert 2 not in landed(store, "chunk") + landed(store, "log")
+
+
+@pytest.mark.parametrize("default", ["7", "7 + random() * 0"])
+@pytest.mark.parametrize("server", [FLUSHED_LATE], indirect=True)
+def test_a_column_that_a_crash_took_back_and_that_came_again_with_a_default_is_dumped(
+    server: PostgresServer, default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check had seen the first one, which was null everywhere, before it was durable.
+
+    Each transaction is the first one to have its xid that is durable. A volatile default rewrites the table.
+    """
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (3.0,))
+    store = MemoryStore()
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with Agent(server, store) as agent:
+        created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
+        wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
+        agent.wait_exact()
+        for number in range(2, 7):
+            execute(server, "SET synchronous_commit = off", f"ALTER TABLE t ADD c{number} int")
+            wait_until(partial(is_seen, agent, number), "a check has seen it")
+            server.stop("immediate")
+            server.restart()
+            with contextlib.suppress(psycopg2.errors.DuplicateColumn):  # it was flushed: the machine is slow
+                execute(server, f"ALTER TABLE t ADD c{number} int DEFAULT {default}")
+                break
+        agent.wait(lambda m: any(d.reason == "repair" for d in m.dumps), "it is dumped again")
+        agent.wait_exact()
+
+
+def is_seen(agent: Agent, number: int) -> bool:
+    """Whether a check has seen the integer column of this number."""
+    seen = agent.capture._tables.fingerprints().get(TableName("public", "t")) or ""
+    return f"={number}.23" in seen
