@@ -377,13 +377,15 @@ class Capture:
     def _commit(self, landed: LandedSegment, reader: LogReader) -> bool:
         """Commit what has landed, and confirm it, unless it has to wait; return whether it is committed."""
         number = self._manifest_history.next_number
+        if any(each.unlogged for each in landed.redefined):  # a failover may lose what the source noted
+            self._apply_catalog_changes(self._source.check_catalog(self._tables.fingerprints()))
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
         self._tables.note_redefined(landed.redefined, self.config)
         if not self._hidden_columns.withhold(landed, chunks, newest, self.config):
             return False
-        last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
-        end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)
+        last = landed.end.last_commit or newest.last_commit
+        end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
         for schema, changed in landed.layouts:
@@ -392,15 +394,14 @@ class Capture:
         self._tables_to_start |= settle_traits(self._tables, self._dumps, number, landed.position)
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = [*self._tables.landing(landed.files), *self._claim_chunks(landed, chunks, number)]
-        if forget_contradicted_checks(
-            self._source, self._tables, self._dumps, landed.logged, landed.position
-        ):
+        tables, dumps = self._tables, self._dumps
+        if forget_contradicted_checks(self._source, tables, dumps, landed.logged, landed.position):
             self._checked_at = max(self._checked_at, landed.position)
         failpoint.reach("files-landed")
         with self.progress.commits.timing():
             manifest = self._manifest_history.commit(
                 **recorded(end),
-                source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
+                source_committed_at=landed.committed_at or newest.source_committed_at,
                 files=files,
                 notices=self._tables.take_notices(),
                 **self._tables.recorded(number, self._dumps.needs.copy()),
@@ -442,9 +443,8 @@ class Capture:
         self._land(reader, landings)
         while landings.in_flight:
             self._commit_landed(reader, landings, wait=True)
-        newest = self._manifest_history.newest
-        if self._has_news() or self._tables.notices or self._dumps.committable(newest.position):
-            self._commit(LandedSegment(resume_point_of(newest)), reader)
-        newest = self._manifest_history.newest
+        history = self._manifest_history
+        if self._has_news() or self._tables.notices or self._dumps.committable(history.newest.position):
+            self._commit(LandedSegment(resume_point_of(history.newest)), reader)
         did = "stopped at" if self._stopping.is_set() else "reading the log anew from"
-        log.info("%s %s, manifest %s", did, newest.position_text, newest.number)
+        log.info("%s %s, manifest %s", did, history.newest.position_text, history.newest.number)

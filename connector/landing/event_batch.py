@@ -120,12 +120,14 @@ class QuarantineNotice:
 class TableRedefined:
     """A statement in the log that changes a table's definition, perhaps in ways that the log does not show.
 
-    `names`: of columns that it renames, the former name and the new one.
+    `names`: of columns that it renames, the former name and the new one. `unlogged`: only that its rows may
+    have changed, which the next look at the catalog tells.
     """
 
     table: TableName
     lsn: int
     names: tuple[tuple[str, str], ...] = ()
+    unlogged: bool = False
 
 
 Decoded = EventBatch | QuarantineNotice | TableRedefined

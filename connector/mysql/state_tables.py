@@ -10,7 +10,8 @@ Invariants:
 - An unlogged change is recorded before the log that showed it is taken, so a crash loses none. Recording is
   idempotent. After a failover, which may have lost the write, it is recorded again.
 - Nobody needs the watermark's last writes: a failover that lost them is not a gap. One that lost a write of
-  ``unlogged_change`` is, since an agent that was stopped meanwhile would never learn of that change.
+  ``unlogged_change`` that has landed is. One that had not landed yet may be lost: the manifest that has the
+  log of the change has its dump, since the catalog is checked before it is committed (`TableRedefined`).
 
 One rule says when they are written: on a server that is certainly a primary (`is_primary`) and permits it. On
 a replica, our writes would be transactions of its own, which the other servers lack, and which may break its

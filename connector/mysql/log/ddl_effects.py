@@ -234,6 +234,7 @@ class DdlEffects:
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
         """Record a change, merged into one per table; return whether it is the table's first."""
         known = self._unlogged.get(table)
+        self._redefined.append(TableRedefined(table, lsn, unlogged=True))
         self._unlogged[table] = (known or UnloggedSpan(table, lsn, reason, lsn))._replace(last=lsn)
         return known is None
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from connector.agent import run
+from connector.capture import catalog_watcher
+from connector.capture.lander import LandedSegment
+from connector.capture.loop import Capture
 from connector.errors import LogMiscomputedError, PreconditionError, SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
@@ -20,6 +23,7 @@ from connector.mysql import source
 from connector.mysql.connection import connect
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
+from connector.source import LogReader
 from connector.store.local import LocalStore
 from tests.integration.mysql.log.test_log_identity import copy_disk, put_back, restart_with
 from tests.support.agent.mysql_agents import (
@@ -590,3 +594,60 @@ def test_an_agent_that_may_not_ask_whether_it_reads_a_replica_writes_nothing(
         primary.execute("GRANT REPLICA MONITOR ON *.* TO least@'%'")
     with contextlib.closing(connect(url, "test")) as connection:
         assert state_tables.is_writable(connection)
+
+
+def empty_partition_and_die(
+    database: MysqlDatabase, folder: Path, term: int, patched: pytest.MonkeyPatch
+) -> str:
+    """Run an agent until the statement has landed, and no further; return what was executed up to there."""
+    before: list[int] = []
+    commit = Capture._commit
+
+    def dying(capture: Capture, landed: LandedSegment, reader: LogReader) -> bool:
+        done = commit(capture, landed, reader)
+        if before and landed.position > before[0]:
+            raise KeyboardInterrupt
+        return done
+
+    patched.setattr(Capture, "_commit", dying)
+    patched.setattr(catalog_watcher, "CHECK_SECONDS", 1000.0)
+    with contextlib.suppress(KeyboardInterrupt), agent(database, folder) as store:
+        wait_until(lambda: newest_of(store).term > term, "it has begun")
+        wait_caught_up(database, store)
+        before.append(database.end_of_log())
+        [(executed,)] = database.execute("ALTER TABLE p TRUNCATE PARTITION a", _EXECUTED[database.kind])
+        wait_until(lambda: newest_of(store).position > before[0], "the statement has landed")
+    return str(executed)
+
+
+def test_a_change_without_row_events_is_repaired_though_the_replica_never_got_its_record(
+    servers: Replicated, tmp_path: Path
+) -> None:
+    """The agent dies along with the primary, before it looks at the catalog again."""
+    primary, replica = servers.primary, servers.replica
+    primary.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)"
+        " (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN MAXVALUE)",
+        "INSERT INTO p SELECT seq, seq FROM seq_1_to_30",
+    )
+    term = newest_of(land(primary, tmp_path)).term
+    servers.wait_applied()
+    servers.stop()
+    with pytest.MonkeyPatch.context() as patched:
+        executed = empty_partition_and_die(primary, tmp_path, term, patched)
+    replica.execute(_APPLY_UPTO[primary.kind].format(executed))
+    wait_until(lambda: len(replica.execute("SELECT * FROM p")) == 21, "the replica has the statement")
+    servers.fail_over()
+    with agent(primary, tmp_path, url=replica.url) as store:
+        wait_for_epoch(store, 2)
+        replica.execute("INSERT INTO p VALUES (100, 1)")
+        wait_caught_up(replica, store)
+    assert newest_of(store).gaps == []
+    assert_equal(replica, store, "p")
+
+
+_EXECUTED = {"mysql": "SELECT @@global.gtid_executed", "mariadb": "SELECT @@last_gtid"}
+_APPLY_UPTO = {
+    "mysql": "START REPLICA UNTIL SQL_AFTER_GTIDS = '{}'",
+    "mariadb": "START SLAVE UNTIL master_gtid_pos = '{}'",
+}
