@@ -191,14 +191,16 @@ _AFTER_TABLE = {
     b"INSERT": _ROWS,
     b"REPLACE": _ROWS,
     b"UPDATE": re.compile(
-        rb"(?:(?:AS\s+)?%b\s+)?SET\b(?!.*(?:\bSELECT\b|/\*M?!))" % _PLAIN_NAME, re.IGNORECASE | re.DOTALL
+        rb"(?:(?:AS\s+)?%b\s+)?SET\b(?!.*(?:\b(?:SELECT|VALUES)\b|/\*M?!))" % _PLAIN_NAME,
+        re.IGNORECASE | re.DOTALL,
     ),
     b"DELETE": re.compile(rb";|$|(?:WHERE|ORDER|LIMIT|RETURNING)\b", re.IGNORECASE),
 }
 """What follows the table where a statement writes only to it, and to all of a row's period.
 
 Not an insert of nothing but defaults (``() VALUES ()``): up to 11.4, it computes no virtual column anew.
-An executable comment may hide a SELECT: its version ends where the word begins.
+A subquery need not have a SELECT (``IN (VALUES (1), (2))``), and an executable comment may hide one: its
+version ends where the word begins.
 """
 
 

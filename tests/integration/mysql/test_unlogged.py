@@ -712,6 +712,7 @@ def test_virtual_columns_that_were_logged_before_a_trigger_changed_the_row_are_d
         "parted": "DELETE FROM parted FOR PORTION OF p FROM '2026-02-01' TO '2026-03-01'",
         "viewed": "UPDATE v SET a = 7",
         "Alike": "INSERT INTO alike (a, b) VALUES (3, 3)",
+        "listed": "UPDATE listed SET a = 7 WHERE id IN (VALUES (1), (2), (5))",
         "hinted": "UPDATE hinted SET a = 7 WHERE id IN (/*!50000SELECT id FROM beside*/)",
         "unnamed": "BEGIN; UPDATE unnamed SET a = 5; SET binlog_annotate_row_events = OFF;"
         " UPDATE beside STRAIGHT_JOIN unnamed USING (id) SET unnamed.a = 7; COMMIT",

@@ -37,6 +37,7 @@ def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(stat
         "UPDATE t JOIN u SET a = 1",
         "UPDATE t x JOIN u SET a = 1",
         "UPDATE t SET a = 1 WHERE id IN (SELECT id FROM u)",  # executed as of several tables from 11.1 on
+        "UPDATE t SET a = 1 WHERE id IN (VALUES (1), (2))",
         "UPDATE t SET a = 1 WHERE id IN (/*!50000SELECT id FROM u*/)",
         "UPDATE t SET a = 1 WHERE id IN (/*M!100500SELECT id FROM u*/)",
         "INSERT INTO t () VALUES ()",
