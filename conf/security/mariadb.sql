@@ -21,6 +21,11 @@ CREATE USER deltatide REQUIRE SSL ACCOUNT LOCK;
 -- database without backslashes: GRANT SELECT ON shop.orders TO deltatide.
 GRANT SELECT ON `shop`.* TO deltatide;
 
+-- Only for tables with VIRTUAL columns and triggers: to see whether a trigger changes what the columns are made
+-- of, for which the server may log former values. This right also lets the user create triggers, which run with
+-- its own few rights. Tables without virtual columns need none.
+--   GRANT TRIGGER ON shop.orders TO deltatide;
+
 -- The binary log, its list of files and its end, and whether the server is itself a replica.
 -- The log holds the changes of all databases; the agent keeps those of captured tables.
 GRANT REPLICATION SLAVE, BINLOG MONITOR, REPLICA MONITOR ON *.* TO deltatide;

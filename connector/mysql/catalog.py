@@ -102,7 +102,7 @@ def _of_unlocked(
     return facts
 
 
-def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
+def opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
     """Query one table's catalog; raise the driver's error if the table can't be opened now.
 
     MariaDB omits what it can't open, and warns. Statements that create or empty a table lock it, for example.
@@ -149,7 +149,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
     `NotYetError` if other sessions keep the table locked for longer than a second.
     """
     with unless_locked(connection, table):
-        found = _opened(
+        found = opened(
             connection,
             f"SELECT column_name, column_type, {IS_VIRTUAL}, {IS_ROW_END}, {HAS_DEFAULT}, {_IS_STORED}"
             f" FROM information_schema.columns WHERE {table_condition(table)}",
@@ -208,7 +208,7 @@ def _columns_and_key(
     key: tuple[str, ...] = ()
     for _ in range(_READINGS):
         before = found
-        found = _opened(
+        found = opened(
             connection,
             f"SELECT {', '.join(COLUMN_FIELDS)} FROM information_schema.columns"
             f" WHERE {table_condition(table)} ORDER BY ordinal_position",
@@ -303,7 +303,7 @@ def _revealed(shown: str, member: str | None, *, is_set: bool) -> str:
 
 def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...]:
     """Return the primary key's columns in key order; () without one."""
-    found = _opened(
+    found = opened(
         connection,
         "SELECT column_name FROM information_schema.statistics"
         f" WHERE {table_condition(table)} AND index_name = 'PRIMARY' ORDER BY seq_in_index",
@@ -354,7 +354,7 @@ def unidentified(connection: Connection[Any], layout: ResolvedLayout) -> TableEr
     """Read a table's unique indexes if its key needs one, and return `misidentified`."""
     if not _needs_index(layout):
         return None
-    found = _opened(
+    found = opened(
         connection,
         f"SELECT {', '.join(INDEX_FIELDS)} FROM information_schema.statistics"
         f" WHERE {table_condition(layout.table)} AND non_unique = 0",
@@ -413,18 +413,19 @@ def table_condition(table: TableName) -> str:
     return f"table_schema = {literal(table.namespace)} AND table_name = {literal(table.name)}"
 
 
-def conditions(tables: Iterable[TableName]) -> Iterator[str]:
+def conditions(tables: Iterable[TableName], by: str = "table_schema table_name") -> Iterator[str]:
     """Build conditions for all of the tables, of some thousand each; the server may find others as well.
 
     It may compare names without regard to case or accents. Only names of schemas and tables are compared, so
-    MariaDB opens no other table.
+    MariaDB opens no other table. `by`: the two columns.
     """
+    schema, name = by.split()
     for part in batched(sorted(tables), _NAMES_AT_ONCE):
         of: dict[str, list[str]] = {}
         for table in part:
             of.setdefault(table.namespace, []).append(literal(table.name))
         yield " OR ".join(
-            f"table_schema = {literal(namespace)} AND table_name IN ({', '.join(names)})"
+            f"{schema} = {literal(namespace)} AND {name} IN ({', '.join(names)})"
             for namespace, names in of.items()
         )
 

@@ -17,7 +17,8 @@ from connector.errors import DeltatideError, LogOffError
 from connector.mysql.catalog import find_tables
 from connector.mysql.connection import row, rows
 from connector.mysql.definitions.foreign_keys import Cascades
-from connector.mysql.definitions.layouts import Definitions
+from connector.mysql.definitions.layouts import Definitions, with_virtual
+from connector.mysql.definitions.triggers import Triggers
 from connector.mysql.log.schema_cache import OWN_DATABASE
 from connector.mysql.log.stream import REPLICA_HOST, created_at, replica_id
 from connector.mysql.preflight_tables import CheckContext, check_tables, readable_tables, refusals
@@ -60,10 +61,12 @@ def check(
     busy: set[TableName] = set()
     found = find_tables(connection, config, busy)
     awaited = [facts.table for facts in found if facts.table not in busy]
+    known = definitions.read(connection, awaited, tables)
+    triggers = Triggers(connection, with_virtual(server, awaited, known), tables)
     context = CheckContext(
         connection, connect, server, config, tables, state_tables, found, busy,
-        definitions.read(connection, awaited, tables), readable_tables(connection, server, awaited),
-        Cascades(connection, server), variables, user,
+        known, readable_tables(connection, server, awaited),
+        Cascades(connection, server), triggers, variables, user,
     )  # fmt: skip
     return [
         *_check_server(context),

@@ -40,6 +40,7 @@ from connector.mysql.definitions.layouts import (
     why_unfit,
 )
 from connector.mysql.definitions.session_values import compares_texts_with_dates, depends_on_settings
+from connector.mysql.definitions.triggers import Triggers
 from connector.mysql.definitions.virtual_columns import miscomputed, miscomputed_columns
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
@@ -65,6 +66,7 @@ class CheckContext:
     definitions: Mapping[TableName, Definition]
     readable: Collection[TableName]
     cascades: Cascades
+    triggers: Triggers
     variables: Mapping[str, str]
     user: str
 
@@ -97,6 +99,7 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             _check_virtual,
             _check_session_values,
             _check_cascades,
+            _check_triggers,
             _check_before_images,
         )
         locked = Finding(
@@ -306,6 +309,21 @@ def _check_cascades(context: CheckContext, facts: TableFacts) -> Finding | None:
         cascading(names),
         f"ALTER TABLE {qualified(facts.table)} DROP FOREIGN KEY `{names[0]}`; and add it again with ON DELETE"
         " RESTRICT ON UPDATE RESTRICT; or add the table to source.exclude",
+    )  # fmt: skip
+
+
+def _check_triggers(context: CheckContext, facts: TableFacts) -> Finding | None:
+    """Check for triggers that change what virtual columns are made of, and for the right to see them."""
+    name, table = f"table {facts.table}", facts.table
+    if problem := context.triggers.of(table):
+        return Finding(name, "failed", problem.reason, problem.hint)
+    if not context.triggers.are_hidden(table):
+        return None
+    return Finding(
+        name, "warning",
+        "if it has triggers, the agent may not see them: it will be quarantined as soon as the log shows"
+        " some, since they may change what its virtual columns are made of",
+        f"GRANT TRIGGER ON {qualified(table)} TO {context.user};",
     )  # fmt: skip
 
 

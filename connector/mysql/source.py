@@ -36,7 +36,7 @@ from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
 from connector.mysql.log.schema_cache import captures
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
-from connector.mysql.log.transaction import NativeKeys, OnePhaseCommits
+from connector.mysql.log.transaction import OnePhaseCommits, ShownByLog
 from connector.mysql.log.visibility import first_barrier
 from connector.mysql.server import (
     LogFile,
@@ -89,7 +89,7 @@ class MysqlSource:
         self._ids, self._cut_off, self._resume_gtids = TableIds(), set[Position](), failover.ResumeGtids()
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
-        self._one_phase, self._native_keys = OnePhaseCommits(), NativeKeys()
+        self._one_phase, self._shown = OnePhaseCommits(), ShownByLog()
         self._was_durable = True  # at each catalog check: settings changed at run time are gone after a crash
 
     def ensure_logging(self) -> None:
@@ -135,7 +135,7 @@ class MysqlSource:
             named = [t for t in found if among is None or t.table in among]
             self._listed |= {t.table for t in named}
             known, server = self._definitions, self._session.server
-            layouts = layouts_of(known, connection, server, named, self._tables, busy, self._native_keys)
+            layouts = layouts_of(known, connection, server, named, self._tables, busy, self._shown)
         unfit = [x.problem for x in layouts if x.problem is not None]
         busy &= {t.table for t in named}
         return TableListing([x.schema for x in layouts if x.schema is not None], unfit, frozenset(busy))
@@ -172,8 +172,8 @@ class MysqlSource:
             busy: set[TableName] = set()  # locked by others for long; a later check examines them
             found = catalog.find_tables(connection, self._config, busy)
             self._definitions.keep_only({facts.table for facts in found})
-            definitions, native_keys = self._definitions, self._native_keys
-            layouts = layouts_of(definitions, connection, server, found, self._tables, busy, native_keys)
+            definitions, shown = self._definitions, self._shown
+            layouts = layouts_of(definitions, connection, server, found, self._tables, busy, shown)
             fit = [x.table for x in layouts if x.schema is not None]
             before = {t: Fingerprint.parse(known[t]) if t in known else Fingerprint() for t in fit}
             reader = self._reader
@@ -385,10 +385,10 @@ class MysqlSource:
             raise
         self._ids.statements.begin(epoch, resume_point.position if server.mariadb else None)
         self._one_phase.begin(epoch, resume_point.position, server.uuid)
-        self._native_keys.begin(server.uuid)
+        self._shown.begin(server.uuid)
         buffer = LogBuffer(
             epoch, resume_point.position, captured, kept, self._ids.statements, self._cut_off,
-            self._prepared, self._one_phase, self._native_keys, survives_crashes=survives,
+            self._prepared, self._one_phase, self._shown, survives_crashes=survives,
         )  # fmt: skip
         return MysqlLogReader(epoch, buffer, stream, side, server, self._state_tables, writable=writable)
 

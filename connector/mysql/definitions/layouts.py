@@ -38,9 +38,10 @@ from connector.mysql.codec.charsets import lower
 from connector.mysql.connection import code_of
 from connector.mysql.definitions.digests import COLUMNS, INDEXES, digest_of, read_digests, read_rows
 from connector.mysql.definitions.foreign_keys import Cascades, cascading_table
+from connector.mysql.definitions.triggers import Triggers
 from connector.mysql.definitions.virtual_columns import miscomputed_columns, miscomputed_table
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, traits_of
-from connector.mysql.log.transaction import NativeKeys
+from connector.mysql.log.transaction import ShownByLog
 from connector.mysql.server import Server
 from connector.schema import TableName
 
@@ -176,22 +177,25 @@ def layouts_of(
     found: Sequence[TableFacts],
     settings: Mapping[TableName, TableConfig],
     busy: set[TableName] | None = None,
-    native_keys: NativeKeys | None = None,
+    shown: ShownByLog | None = None,
 ) -> list[ResolvedLayout]:
     """Return each table's current layout; with a problem if its log or snapshots are not exact.
 
     Omits those in `busy`, and those locked now; without `busy`, a lock is an error.
     """
-    cascades = Cascades(connection, server, native=native_keys is not None and native_keys.seen)
+    shown = shown or ShownByLog()
+    cascades = Cascades(connection, server, native=shown.native_keys)
     miscomputed = miscomputed_columns(connection, server)
     awaited = [facts for facts in found if busy is None or facts.table not in busy]
     known = definitions.read(connection, [facts.table for facts in awaited], settings)
+    virtual = with_virtual(server, [facts.table for facts in awaited], known)
+    triggers = Triggers(connection, virtual, settings, shown.triggering)
     layouts = []
     for facts in awaited:
         definition = known.get(facts.table)
         try:
             layout = definition.layout if definition else layout_now(connection, facts.table, settings)
-            if layout is not None and (problem := _misfit(facts, server, cascades, miscomputed)):
+            if layout is not None and (problem := _misfit(facts, server, cascades, miscomputed, triggers)):
                 layout = ResolvedLayout(facts.table, None, None, problem)
         except pymysql.Error as error:
             if busy is None or code_of(error) not in LOCKED:
@@ -205,7 +209,11 @@ def layouts_of(
 
 
 def _misfit(
-    facts: TableFacts, server: Server, cascades: Cascades, miscomputed: Mapping[TableName, list[str]]
+    facts: TableFacts,
+    server: Server,
+    cascades: Cascades,
+    miscomputed: Mapping[TableName, list[str]],
+    triggers: Triggers,
 ) -> TableError | None:
     """Return what prevents exact capture of a table, whatever its layout."""
     table, formatted = facts.table, qualified(facts.table)
@@ -217,7 +225,16 @@ def _misfit(
         return cascading_table(table, names)
     if table in miscomputed:
         return miscomputed_table(table, miscomputed[table])
-    return None
+    return triggers.of(table)
+
+
+def with_virtual(
+    server: Server, tables: Iterable[TableName], known: Mapping[TableName, Definition]
+) -> set[TableName]:
+    """Return the tables that have, or may have, virtual columns which MariaDB computes before triggers."""
+    if not server.mariadb:
+        return set()
+    return {table for table in tables if table not in known or known[table].virtual}
 
 
 LOGGED_OTHERWISE = (

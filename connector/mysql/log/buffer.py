@@ -50,7 +50,7 @@ from connector.mysql.log.packet import (
 )
 from connector.mysql.log.pending_events import EVENT_OVERHEAD, PendingRows, announcement
 from connector.mysql.log.schema_cache import SchemaCache
-from connector.mysql.log.transaction import NativeKeys, OnePhaseCommits
+from connector.mysql.log.transaction import OnePhaseCommits, ShownByLog
 from connector.mysql.log.transaction_payload import Payload
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position, pack_binlog_position, unpack_binlog_position
@@ -70,7 +70,7 @@ class LogBuffer:
 
     `locked`: why the layout of a table in the next event can't be known now; it and what follows wait.
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`;
-    `native_keys`: see `connector.mysql.log.transaction`. `engine_lsn`: how far InnoDB's log was on disk when
+    `shown`: see `connector.mysql.log.transaction`. `engine_lsn`: how far InnoDB's log was on disk when
     the reader last asked, recorded with the last commit.
     """
 
@@ -84,13 +84,13 @@ class LogBuffer:
         cut_off: set[Position] | None = None,
         prepared: dict[str, set[TableName]] | None = None,
         one_phase: OnePhaseCommits | None = None,
-        native_keys: NativeKeys | None = None,
+        shown: ShownByLog | None = None,
         *,
         survives_crashes: bool = True,
     ) -> None:
         self.position = position
         self.one_phase = one_phase or OnePhaseCommits()
-        self._native_keys = native_keys or NativeKeys()
+        self._shown = shown or ShownByLog()
         self._epoch = epoch
         # Since 11.4, MariaDB's events carry their end only at the begin and the end of a transaction.
         self._ends_may_lack = schema_cache.mariadb
@@ -100,8 +100,9 @@ class LogBuffer:
         self._pending = PendingRows(schema_cache)
         self._effects = DdlEffects(schema_cache, self._pending, statements, prepared)
         self._groups = EventGroups(
-            epoch, self._files, self._pending, self._effects, schema_cache, gtids, cut_off, self.one_phase
-        )
+            epoch, self._files, self._pending, self._effects, schema_cache, gtids, cut_off, self.one_phase,
+            self._shown,
+        )  # fmt: skip
         self.locked: str | None = None
         self.engine_lsn: int | None = None
         self._payload: Payload | None = None
@@ -142,7 +143,7 @@ class LogBuffer:
         files, groups, pending = self._files, self._groups, self._pending
         offset, ordinal = files.offset, groups.ordinal
         payloads, ordinals, current = pending.payloads, pending.ordinals, pending.current
-        ends_may_lack, native_keys, inserts = self._ends_may_lack, self._native_keys, self._inserts
+        ends_may_lack, shown, inserts = self._ends_may_lack, self._shown, self._inserts
         size = 0
         left = iter(packets)
         for packet in left:
@@ -169,7 +170,7 @@ class LogBuffer:
                     ordinals.append(ordinal)
                     size += len(packet) + EVENT_OVERHEAD
                 if kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
-                    native_keys.seen = True
+                    shown.native_keys = True
                     self._effects.report_cascades(groups.open.lsn)
                 elif kind in inserts and packet[ROWS_FLAGS] & UNCHECKED == UNCHECKED:
                     groups.open.note_unchecked_insert()
@@ -258,7 +259,7 @@ class LogBuffer:
                 if known.schema is not None and not groups.skips_rows:
                     pending.hold(packet, groups.ordinal)
                 if groups.open and kind in CASCADING and not packet[ROWS_FLAGS] & SQL_KEYS_OR_NONE:
-                    self._native_keys.seen = True
+                    self._shown.native_keys = True
                     self._effects.report_cascades(groups.open.lsn)
                 groups.ordinal += 1
             else:

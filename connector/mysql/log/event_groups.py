@@ -35,7 +35,7 @@ from connector.mysql.log.file_sequence import FileSequence
 from connector.mysql.log.packet import BODY, header_of
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import SchemaCache
-from connector.mysql.log.transaction import OnePhaseCommits, OpenTransaction
+from connector.mysql.log.transaction import OnePhaseCommits, OpenTransaction, ShownByLog
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position
 from connector.schema import TableName
@@ -75,6 +75,7 @@ class EventGroups:
         gtids: Gtids | None,
         cut_off: set[Position] | None,
         one_phase: OnePhaseCommits,
+        shown: ShownByLog,
     ) -> None:
         self.open: OpenTransaction | None = None
         self.ordinal = 0
@@ -85,6 +86,7 @@ class EventGroups:
         self._epoch = epoch
         self._files, self._pending, self._effects, self._schema_cache = files, pending, effects, schema_cache
         self._cut_off, self._one_phase = set() if cut_off is None else cut_off, one_phase
+        self._shown = shown
         self._whole = Transactions()
 
     def take_whole(self) -> tuple[int, Transactions]:
@@ -113,6 +115,7 @@ class EventGroups:
         resolved = self._pending.learn(body)
         if self.open is not None:
             triggers = self._schema_cache.mariadb and bool(body[_MAP_FLAGS] & _HAS_TRIGGERS)
+            self._shown.note_triggers(resolved.table, triggers=triggers)
             self.open.touch(resolved, self.ordinal, triggers=triggers)
 
     def handle(self, kind: int, packet: bytes, end: int) -> None:

@@ -6,15 +6,18 @@ once: at the statement's end, or the transaction's. If it finds duplicates then,
 transaction so far. But INSERT IGNORE, INSERT ... SELECT, LOAD DATA ... IGNORE, and triggers and routines that
 insert report no error, so the rows are logged. So a transaction `may_lack` its rows if it has an insert of
 such a session, unless that is known to report duplicates: then it is only logged if there are none. Whether
-the table was empty is not in the log.
+the table was empty is not in the log, nor what a function inserts after its first statement.
 
 It may also log former values of virtual columns: if a BEFORE trigger changes what they are made of, an UPDATE
 of several tables, or with a subquery, and one FOR PORTION OF a period, computes them before the trigger runs.
-So a table with triggers and virtual columns counts as `miscomputed` unless the statement is known to compute
-them last. A session may turn off ``binlog_annotate_row_events`` within a transaction, so a statement's text
-is only that of the rows which come right after it: all table maps of a statement precede all of its rows. Of
-all that a statement runs in functions and triggers, the log only has the text of what writes first. That may
-be in a trigger of another table, so no other one with triggers may come with it; a function is not noticed.
+The catalog shows such triggers, and their tables are quarantined (`definitions.triggers`). For those that it
+does not show, as they came and went, or were there in log that is read late, the statement's text decides: a
+table with triggers and virtual columns counts as `miscomputed` unless that is known to compute them last, for
+all the log has. A session may turn off ``binlog_annotate_row_events`` within a transaction, so a statement's
+text is only that of the rows which come right after it: all table maps of a statement precede all of its
+rows. Of all that a statement runs in functions and triggers, the log only has the text of what writes first.
+That may be in a trigger of another table, so no other one with triggers may come with it; a function is not
+noticed.
 
 And it logs what is rolled back, with the ROLLBACK, if the transaction has also made or dropped a temporary
 table, or if a savepoint is followed by changes of a table without transactions. What the ROLLBACK of a whole
@@ -181,7 +184,8 @@ def _unquoted(name: bytes | None) -> str:
 
 _PLAIN_NAME = rb"(?:`(?:[^`]|``)+`|[\w$\x80-\xff]+)"
 _OF_ONE_TABLE = re.compile(
-    rb"\s*(?P<verb>INSERT|REPLACE|UPDATE|DELETE)\b"
+    rb"(?:\s|/\*(?!M?!)(?:[^*]|\*(?!/))*\*/|(?:#|--(?=[ \t]))[^\n\0]*\n)*"  # no executable comment
+    rb"(?P<verb>INSERT|REPLACE|UPDATE|DELETE)\b"
     rb"(?:\s*\b(?:LOW_PRIORITY|HIGH_PRIORITY|DELAYED|QUICK|IGNORE|INTO|FROM)\b)*"
     rb"\s*(?:(?P<namespace>%b)\s*\.\s*)?(?P<name>%b)\s*(?P<rest>.*)" % (_PLAIN_NAME, _PLAIN_NAME),
     re.IGNORECASE | re.DOTALL,
@@ -205,22 +209,32 @@ version ends where the word begins.
 
 
 @dataclass
-class NativeKeys:
-    """Whether a server's log has shown changes without what foreign keys did along with them (`seen`).
+class ShownByLog:
+    """What a server's log has shown that its catalog need not.
 
-    MySQL logs that from 9.6 on, but not of changes that it applies in InnoDB's way: those that an older
-    server has logged, or one so configured. The tables with such foreign keys are quarantined along with the
-    change that shows it (`DdlEffects.report_cascades`), and from then on by each look at the catalog. Kept
-    when the log is reopened. Written by one thread, read by any.
+    `native_keys`: whether there were changes without what foreign keys did along with them. MySQL logs that
+    from 9.6 on, but not of changes that it applies in InnoDB's way: those that an older server has logged, or
+    one so configured. The tables with such foreign keys are quarantined along with the change that shows it
+    (`DdlEffects.report_cascades`), and from then on by each look at the catalog. `triggering`: the tables
+    that had triggers by their last table map (MariaDB). Kept when the log is reopened. Written by one thread,
+    read by any.
     """
 
-    seen: bool = False
+    native_keys: bool = False
+    triggering: set[TableName] = field(default_factory=set)
     server: str = ""
 
     def begin(self, server: str) -> None:
         """Begin anew with another server's log."""
         if server != self.server:
-            self.server, self.seen = server, False
+            self.server, self.native_keys, self.triggering = server, False, set()
+
+    def note_triggers(self, table: TableName, *, triggers: bool) -> None:
+        """Record whether a table map shows triggers."""
+        if triggers:
+            self.triggering.add(table)
+        else:
+            self.triggering.discard(table)
 
 
 class LogBegin(NamedTuple):

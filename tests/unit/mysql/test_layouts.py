@@ -17,6 +17,8 @@ SERVER = Server(False, "9.0", 1, "u", lower_case=False)
 WITHOUT: Any = SimpleNamespace(of=lambda table: [])
 """No foreign keys."""
 
+UNTRIGGERED: Any = SimpleNamespace(of=lambda table: None)
+
 
 @pytest.mark.parametrize(
     ("engine", "reason"),
@@ -30,7 +32,9 @@ WITHOUT: Any = SimpleNamespace(of=lambda table: [])
 def test_only_an_engine_all_of_whose_changes_are_in_the_log_is_captured(
     engine: str | None, reason: str | None
 ) -> None:
-    found = _misfit(TableFacts(TableName("d", "t"), "BASE TABLE", engine, 0), SERVER, WITHOUT, {})
+    found = _misfit(
+        TableFacts(TableName("d", "t"), "BASE TABLE", engine, 0), SERVER, WITHOUT, {}, UNTRIGGERED
+    )
     assert (found is None) == (reason is None)
     if found is not None:
         assert str(reason) in found.reason
@@ -46,5 +50,5 @@ def test_a_table_that_the_log_names_in_lower_case_and_the_catalog_does_not_is_no
 ) -> None:
     facts = TableFacts(TableName(namespace, name), "BASE TABLE", "InnoDB", 0)
     keeping = replace(SERVER, lower_case=True, keeps_case=True)
-    assert (_misfit(facts, keeping, WITHOUT, {}) is None) == fits
-    assert _misfit(facts, SERVER, WITHOUT, {}) is None
+    assert (_misfit(facts, keeping, WITHOUT, {}, UNTRIGGERED) is None) == fits
+    assert _misfit(facts, SERVER, WITHOUT, {}, UNTRIGGERED) is None

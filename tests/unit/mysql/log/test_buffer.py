@@ -22,7 +22,7 @@ from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.packet import BODY, END
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout
-from connector.mysql.log.transaction import NativeKeys, OnePhaseCommits
+from connector.mysql.log.transaction import OnePhaseCommits, ShownByLog
 from connector.mysql.state_tables import StateTables
 from connector.position import Position, pack_binlog_position
 from connector.schema import TableName
@@ -91,7 +91,7 @@ class Log:
     def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4, gtids: Gtids | None = None) -> None:
         self.cut_off: set[Position] = set()
         self.prepared: dict[str, set[TableName]] = {}
-        self.gtids, self.one_phase, self.native_keys = gtids, OnePhaseCommits(), NativeKeys()
+        self.gtids, self.one_phase, self.shown = gtids, OnePhaseCommits(), ShownByLog()
         self.open(file, offset, tail)
 
     def open(self, file: int, offset: int, tail: int) -> None:
@@ -99,7 +99,7 @@ class Log:
         position, self.schema_cache = pack_binlog_position(file, offset), SchemaCache()
         self.buffer = LogBuffer(
             1, position, self.schema_cache, self.gtids, None, self.cut_off, self.prepared, self.one_phase,
-            self.native_keys,
+            self.shown,
         )  # fmt: skip
         self.file, self.offset, self.tail = file, offset, tail
         self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
@@ -231,13 +231,13 @@ def test_a_change_without_what_foreign_keys_did_is_seen_whichever_table_it_is_of
     log = Log()
     at = log.end
     change_natively(log, kind, flags, compressed=compressed, commit=False)
-    assert log.native_keys.seen == seen
+    assert log.shown.native_keys == seen
     assert quarantines(log.buffer.take()) == []
     log.write(events.XID, bytes(8))
     found = [(each.table.name, each.lsn, each.hint) for each in quarantines(log.buffer.take())]
     assert found == ([("u", at, "drop f")] if seen else [])
-    log.native_keys.begin("another server")
-    assert not log.native_keys.seen
+    log.shown.begin("another server")
+    assert not log.shown.native_keys
 
 
 def change_natively(

@@ -19,6 +19,8 @@ from connector.schema import TableName
         "REPLACE `d` . `t` SET a = 1",
         "DELETE FROM t",
         "DELETE QUICK FROM t WHERE id = 1",
+        "/* of * an ORM **/ UPDATE t SET a = 1",
+        "# one\n-- two\n/**/INSERT INTO t VALUES (1)",
     ],
 )
 def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(statement: str) -> None:
@@ -30,7 +32,12 @@ def test_a_statement_that_writes_to_one_table_computes_virtual_columns_last(stat
     "statement",
     [
         "",
-        "/* x */ UPDATE t SET a = 1",  # it could be anything
+        "/*! UPDATE u, */ UPDATE t SET a = 1",
+        "/*M!100500 UPDATE u, */ UPDATE t SET a = 1",
+        "/* x */ x */ UPDATE t SET a = 1",
+        "/* x */ WITH u AS (SELECT 1) /* y */ UPDATE t SET a = 1",
+        "-- x UPDATE t SET a = 1",
+        "--\nUPDATE u,\nUPDATE t SET a = 1",
         "CALL t()",
         "UPDATE t, u SET a = 1",
         "UPDATE t ,u SET a = 1",
