@@ -136,6 +136,8 @@ class MysqlTables:
         """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
         with self._errors(table, where), self._reading(table, where):
             columns = self._key_columns(table, key, self._table_map(table))
+            if any(column.is_misordered for column in columns):
+                return None  # the table is one piece
             conditions = keys.conditions(columns, KeyRange(after, None), where)
             texts = keys.texts(columns)
             order = ", ".join(f"t.{quote(c)}" for c in key)
@@ -374,7 +376,7 @@ class MysqlTables:
         return found
 
     def _key_columns(self, table: TableName, key: Sequence[str], layout: TableMap) -> list[KeyColumn]:
-        by_name = {c.name: KeyColumn(c.name, c.type) for c in layout.columns}
+        by_name = {c.name: KeyColumn(c.name, c.type, c.collation) for c in layout.columns}
         if missing := [c for c in key if c not in by_name]:
             raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
         return [by_name[c] for c in key]

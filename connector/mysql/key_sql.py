@@ -5,7 +5,8 @@ what a merge makes of the landed value: see `connector.source.TableReader.open_k
 
 Order and comparison are the server's, by the column's own type and collation; enums, sets and bits are
 ordered and compared by number. A comparison with a composite key is written column by column, since MySQL
-uses no index for ``(a, b) > (1, 2)``.
+uses no index for ``(a, b) > (1, 2)``. Where order and comparison differ, a table is one piece
+(`KeyColumn.is_misordered`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ class KeyColumn:
 
     name: str
     type: ColumnType
+    collation: str | None = None
+
+    @property
+    def is_misordered(self) -> bool:
+        """Return whether MariaDB orders the column in another way than it compares it.
+
+        An index has a CHAR with its blanks, a comparison has it without them: by NO PAD, what goes on with a
+        character below the blank comes before the shorter text in the one, and after it in the other. So of
+        the rows up to a key and those after it, neither may have it.
+        """
+        return self.type.code == types.STRING and "_nopad_" in (self.collation or "")
 
     @property
     def has_collation(self) -> bool:
@@ -164,7 +176,8 @@ def order_of(layout: TableMap, key: Sequence[str], key_range: KeyRange) -> str |
     if key_range.of_prefix or not (key_range.after or key_range.upto):
         return None
     by_name = {column.name: column for column in layout.columns}
-    orders = [(by_name[name].type, by_name[name].collation) for name in key]
+    columns = [KeyColumn(name, by_name[name].type, by_name[name].collation) for name in key]
+    orders = [(c.type, c.collation, "none") if c.is_misordered else (c.type, c.collation) for c in columns]
     return hashlib.md5(repr(orders).encode(), usedforsecurity=False).hexdigest()[:16]
 
 
