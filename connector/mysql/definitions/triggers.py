@@ -7,6 +7,8 @@ way of other generated columns, or an executable comment, which may hide one.
 
 Invariant: a table counts as without them only if that was read now. MariaDB shows triggers only to users with
 the TRIGGER right; to others, a table whose log shows triggers (`ShownByLog.triggering`) has unknown ones.
+What was granted on all databases, or on the session's own, only counts in sessions that began since, or took
+it up (`_rights_taken_up`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from connector.config import TableConfig
 from connector.errors import TableError
 from connector.mysql.catalog import LOCKED, conditions, opened, qualified
 from connector.mysql.codec.charsets import lower
-from connector.mysql.connection import code_of, quote, rows
+from connector.mysql.connection import code_of, query, quote, rows
 from connector.schema import TableName
 
 
@@ -48,7 +50,8 @@ class Triggers:
         logged: Collection[TableName] = (),
     ) -> None:
         self._connection, self._tables, self._settings, self._logged = connection, tables, settings, logged
-        self._grants: list[str] | None = None
+        unseen = not set(tables).isdisjoint(logged)
+        self._grants = _rights_taken_up(connection) if unseen else None
         self._bodies: dict[TableName, dict[str, str]] | None = None
         self._columns: dict[TableName, list[_Column]] | None = None
         try:
@@ -76,7 +79,7 @@ class Triggers:
         if table not in self._tables or self._of(table) is not None:
             return False
         if self._grants is None:
-            self._grants = [str(grant) for grant, *_ in rows(self._connection, "SHOW GRANTS")]
+            self._grants = _granted(self._connection)
         return not shows_triggers(self._grants, table)
 
     def _of(self, table: TableName) -> dict[str, str] | None:
@@ -90,6 +93,21 @@ class Triggers:
         """Return whether anything in the lake depends on a column."""
         settings = self._settings.get(table)
         return settings is None or settings.where is not None or settings.selects(column)
+
+
+def _granted(connection: Connection[Any]) -> list[str]:
+    return [str(grant) for grant, *_ in rows(connection, "SHOW GRANTS")]
+
+
+def _rights_taken_up(connection: Connection[Any]) -> list[str]:
+    """Have all that was granted count in this session, and return what certainly does."""
+    granted = _granted(connection)
+    ((role,),) = rows(connection, "SELECT current_role()")
+    try:
+        query(connection, f"SET ROLE {quote(role) if role else 'NONE'}")
+    except pymysql.Error:  # it was revoked
+        query(connection, "SET ROLE NONE")
+    return granted
 
 
 def _bodies(connection: Connection[Any], tables: Iterable[TableName]) -> dict[TableName, dict[str, str]]:

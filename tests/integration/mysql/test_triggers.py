@@ -149,3 +149,36 @@ def test_a_right_to_see_triggers_is_known_from_grants_on_the_database(
         source._shown = shown
         assert source.check_catalog().unfit == {}
         assert by_table(source)["t"].state == "ok"
+
+
+@pytest.mark.parametrize("where", ["*.*", "`{}`.*", "`{}`.t"])
+@pytest.mark.parametrize("by_role", [False, True])
+def test_a_right_that_is_granted_while_a_session_is_open_shows_triggers_in_it(
+    mariadb: MysqlDatabase, where: str, *, by_role: bool
+) -> None:
+    """SHOW GRANTS has it at once, where it does not count yet."""
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, v int AS (a + 1) VIRTUAL)",
+        "CREATE TRIGGER it BEFORE UPDATE ON t FOR EACH ROW SET NEW.a = NEW.a + 10",
+    )
+    url = reader_of(mariadb)
+    user = grantee = url.split("//")[1].split(":")[0]
+    mariadb.execute(f"GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO {user}")
+    if by_role:
+        grantee = f"{user}_role"
+        mariadb.execute(
+            f"CREATE ROLE {grantee}",
+            f"GRANT {grantee} TO {user}",
+            f"SET DEFAULT ROLE {grantee} FOR {user}",
+        )
+    with closing(source_of(mariadb, url=url)) as source:
+        source._shown = ShownByLog(triggering={TableName(mariadb.name, "t")})
+        (unfit,) = source.check_catalog().unfit.values()
+        assert "may not see them" in unfit.reason
+        mariadb.execute(f"GRANT TRIGGER ON {where.format(mariadb.name)} TO {grantee}")
+        (unfit,) = source.check_catalog().unfit.values()
+        assert "BEFORE trigger it" in unfit.reason
+        if by_role:
+            mariadb.execute(f"DROP ROLE {grantee}")
+            (unfit,) = source.check_catalog().unfit.values()
+            assert "may not see them" in unfit.reason
