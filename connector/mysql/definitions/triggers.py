@@ -172,16 +172,17 @@ def shows_triggers(grants: Iterable[str], table: TableName) -> bool:
         held[where] = shows or held.get(where, False)
     if held.get("*.*") or held.get(qualified(table)):
         return True
-    return [held[where] for where in held if _is_for(where, table.namespace)] == [True]
+    competing = [where for where in held if _is_for(where, table.namespace, re.IGNORECASE)]
+    return [held[where] and _is_for(where, table.namespace) for where in competing] == [True]
 
 
-def _is_for(where: str, database: str) -> bool:
-    """Return whether a grant is for databases, and this one is among them."""
+def _is_for(where: str, database: str, flags: int = 0) -> bool:
+    """Return whether a grant is for databases, and this one is among them. `flags`: of the comparison."""
     if not where.startswith("`") or not where.endswith("`.*"):
         return False
     each = re.findall(r"\\?.", where[1:-3].replace("``", "`"), re.DOTALL)
     pattern = "".join({"%": ".*", "_": "."}.get(part, re.escape(part[-1])) for part in each)
-    return re.fullmatch(pattern, database, re.DOTALL | re.IGNORECASE) is not None
+    return re.fullmatch(pattern, database, re.DOTALL | flags) is not None
 
 
 def unreadable(table: TableName) -> TableError:

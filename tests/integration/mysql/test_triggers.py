@@ -182,3 +182,23 @@ def test_a_right_that_is_granted_while_a_session_is_open_shows_triggers_in_it(
             mariadb.execute(f"DROP ROLE {grantee}")
             (unfit,) = source.check_catalog().unfit.values()
             assert "may not see them" in unfit.reason
+
+
+def test_a_right_on_a_database_of_the_same_name_in_other_case_shows_no_triggers(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, v int AS (a + 1) VIRTUAL)",
+        "CREATE TRIGGER it BEFORE UPDATE ON t FOR EACH ROW SET NEW.a = NEW.a + 10",
+    )
+    url = reader_of(mariadb)
+    user = url.split("//")[1].split(":")[0]
+    mariadb.execute(
+        f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}",
+        f"GRANT SELECT ON *.* TO {user}",
+        f"GRANT TRIGGER ON `{mariadb.name.upper()}`.* TO {user}",
+    )
+    with closing(source_of(mariadb, url=url)) as source:
+        source._shown = ShownByLog(triggering={TableName(mariadb.name, "t")})
+        (unfit,) = source.check_catalog().unfit.values()
+        assert "may not see them" in unfit.reason

@@ -60,6 +60,7 @@ def test_names_in_other_case_are_the_same(text: str) -> None:
         (["GRANT TRIGGER ON `a%`.* TO `u`@`%`", "GRANT SELECT ON `a_b`.* TO `u`@`%`"], False),
         (["GRANT TRIGGER ON `b`.* TO `u`@`%`", "GRANT TRIGGER ON `a_b`.`u` TO `u`@`%`"], False),
         (["GRANT SELECT ON `a_b`.* TO `u`@`%`"], False),
+        (["GRANT SELECT ON *.* TO `u`@`%`", "GRANT TRIGGER ON `A_B`.* TO `u`@`%`"], False),
     ],
 )
 def test_triggers_are_seen_by_a_grant_that_certainly_counts(grants: list[str], shows: bool) -> None:
