@@ -211,7 +211,7 @@ class Capture:
         known = known_tables(self._tables.schemas, newest)
         reader = self._source.open_log(newest.epoch, resume_point_of(newest), known)
         if not reader.unbroken:
-            self._dumps.requeue_uncommitted()
+            self._dumps.requeue_uncommitted(self._checked_at)
         self._dumps.log_opened()
         self._hidden_columns.log_opened()
         self._pending_since = None

@@ -21,8 +21,8 @@ Invariants:
 - A paused dump gets no further chunk; the one that is being read is committed as always. Pauses and settings
   are part of the state that manifests record (`recorded`), so they survive restarts and failovers, and no two
   agents disagree. Until that manifest the request's object stays, and is obeyed again after a crash.
-- A finished dump is named by the manifest that finishes it, however many finish together: the merge needs it
-  to sweep ghosts. Later manifests name only the last `COMPLETED_KEPT`.
+- A finished dump is named by the manifest that finishes it: the merge needs it to sweep ghosts. Later
+  manifests name only the last `COMPLETED_KEPT`.
 """
 
 from __future__ import annotations
@@ -357,10 +357,11 @@ class DumpQueue:
             self._closed = True
             self._lock.notify_all()
 
-    def requeue_uncommitted(self) -> None:
-        """Await the log, and read uncommitted chunks again: the server may have crashed since."""
+    def requeue_uncommitted(self, checked: int) -> None:
+        """Await the log, read uncommitted chunks again, and raise floors to a check of the catalog."""
         with self._lock:
             self._log_losses += 1
+            self.news |= self.needs.raise_floors(self._active(), self.epoch, checked)
             self._await_log_of(self.epoch)
 
     def await_log(self) -> None:
@@ -391,8 +392,7 @@ class DumpQueue:
     def restart_in_epoch(self, epoch: int) -> None:
         """Start over in a new epoch: uncommitted chunks are read again once its log is open.
 
-        Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead,
-        because a ghost sweep needs all chunks of a dump in one epoch. So does a verification.
+        Dumps whose chunks must be of one epoch are cancelled, and the caller queues repairs of all tables.
         """
         with self._lock:
             for state in (each for each in self._active() if each.within_epoch):

@@ -30,6 +30,7 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agent_thread import AgentThread
+from tests.support.agent.captured import landed_tables
 from tests.support.landing.cuts import manifests_in
 from tests.support.waiting import wait_until
 
@@ -382,3 +383,31 @@ def is_seen(agent: Agent, number: int) -> bool:
     """Whether a check has seen the integer column of this number."""
     seen = agent.capture._tables.fingerprints().get(TableName("public", "t")) or ""
     return f"={number}.23" in seen
+
+
+@pytest.mark.parametrize("server", [FLUSHED_LATE], indirect=True)
+def test_a_change_that_a_crash_took_back_and_that_came_again_is_repaired_from_where_it_is_now(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check had seen the first one and queued a dump, whose floor the log passes before the second one."""
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (12.0,))
+    store, alter = MemoryStore(), "ALTER TYPE pair ADD ATTRIBUTE z int"
+    execute(server, "CREATE TYPE pair AS (x int, y int)", "CREATE TABLE t (id int PRIMARY KEY, v pair)")
+    with Agent(server, store) as agent:
+        created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
+        wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
+        agent.wait_exact()
+        execute(server, "SET synchronous_commit = off", alter)
+        agent.wait(lambda m: any(d.active and d.floor for d in m.dumps), "a check has seen it")
+        server.stop("immediate")
+        server.restart()
+        many = "DO 'BEGIN FOR i IN 3..20000 LOOP INSERT INTO t VALUES (i, ROW(i, i)); COMMIT; END LOOP; END'"
+        execute(server, "SET synchronous_commit = off", many, "INSERT INTO t VALUES (2, '(2,2)')", alter)
+        assert execute(server, "SELECT v::text FROM t WHERE id = 2") == "(2,2,)"
+        agent.wait_landed(2)
+        after = agent.wait_exact()
+        assert after.gaps == []
+        row, _ = landed_tables(store)[TableName("public", "t")].row((2,))
+    assert row is not None
+    assert row["v"] == "(2,2,)"
