@@ -496,7 +496,7 @@ def test_a_replica_that_runs_triggers_of_its_own_ends_the_agent_and_is_a_gap(
     """Its log has virtual columns as they were before these ran, for every statement."""
     primary, replica = servers.primary, servers.replica
     primary.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, n int AS (a + b))", "INSERT INTO t (id) VALUES (1)"
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, n int AS (a + 1))", "INSERT INTO t (id) VALUES (1)"
     )
     servers.wait_applied()
     replica.execute("CREATE TRIGGER tr BEFORE UPDATE ON t FOR EACH ROW SET new.b = new.b + 10")
