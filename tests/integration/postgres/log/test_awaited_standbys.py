@@ -131,8 +131,12 @@ def test_a_standby_is_found_by_the_name_that_the_server_reads(database: Database
         database.execute("INSERT INTO t VALUES (1)")
         landed = read_rows(log, 1).end.position
         database.execute(CATCH_UP)
-        log.confirm(landed)
-        assert confirmed(database) >= landed
+
+        def moved() -> bool:
+            log.confirm(landed)  # which moves it at intervals only
+            return confirmed(database) >= landed
+
+        wait_until(moved, "the slot is moved", seconds=10)
 
 
 @pytest.mark.parametrize("postgres", [17], indirect=True)
