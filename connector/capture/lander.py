@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from connector.errors import FormatError
 from connector.figures.progress import Progress
-from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined
+from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined, UnloggedNotice
 from connector.landing.format import CDC, DELETE, UPDATE, comments_path, schema_path
 from connector.landing.manifest import LandedFile, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
@@ -51,6 +51,7 @@ class LandedSegment:
     before_images: dict[TableName, str | None] = field(default_factory=dict)
     logged: list[LoggedTable] = field(default_factory=list)
     redefined: list[TableRedefined] = field(default_factory=list)
+    unlogged: list[UnloggedNotice] = field(default_factory=list)
 
     @property
     def position(self) -> int:
@@ -76,6 +77,7 @@ class LandedSegment:
         self.quarantined += later.quarantined
         self.logged += later.logged
         self.redefined += later.redefined
+        self.unlogged += later.unlogged
         self.events += later.events
         for table, hint in later.before_images.items():
             self._note_before_images(table, hint)
@@ -154,6 +156,9 @@ class Lander:
                     continue
                 if isinstance(batch, TableRedefined):
                     landed.redefined.append(batch)
+                    continue
+                if isinstance(batch, UnloggedNotice):
+                    landed.unlogged.append(batch)
                     continue
                 if newest.get(batch.schema.table) != batch.schema.id:
                     newest[batch.schema.table] = batch.schema.id

@@ -377,7 +377,7 @@ class Capture:
     def _commit(self, landed: LandedSegment, reader: LogReader) -> bool:
         """Commit what has landed, and confirm it, unless it has to wait; return whether it is committed."""
         number = self._manifest_history.next_number
-        if any(each.unlogged for each in landed.redefined):  # a failover may lose what the source noted
+        if landed.unlogged:  # a failover may lose what the source noted
             self._apply_catalog_changes(self._source.check_catalog(self._tables.fingerprints()))
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)

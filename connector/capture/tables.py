@@ -274,7 +274,7 @@ class Tables:
 
         Quarantines a table in which a column that lands masked has been given the name of one that doesn't.
         """
-        known = [each for each in found if each.table in self.states and not each.unlogged]
+        known = [each for each in found if each.table in self.states]
         self.traits.note_redefined(known)
         for table in {each.table for each in known}:
             self.update(table, traits=None)

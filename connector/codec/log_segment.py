@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from connector.landing.event_batch import Decoded, EventBatch, QuarantineNotice, TableRedefined
+from connector.landing.event_batch import (
+    Decoded,
+    EventBatch,
+    QuarantineNotice,
+    TableRedefined,
+    UnloggedNotice,
+)
 from connector.logged_table import LoggedTable
 from connector.source import ResumePoint, Segment
 
@@ -15,13 +21,14 @@ from connector.source import ResumePoint, Segment
 class LogSegment:
     """A segment with what reading it revealed: quarantined tables, and layouts that no row shows yet.
 
-    Those layouts are `announced` as batches without rows, in position order. `redefined`: by statements.
+    Those layouts are `announced` as batches without rows, in position order. `statements`: what some did to
+    tables.
     """
 
     inner: Segment
     quarantined: Sequence[QuarantineNotice]
     announced: Sequence[EventBatch] = ()
-    redefined: Sequence[TableRedefined] = ()
+    statements: Sequence[TableRedefined | UnloggedNotice] = ()
 
     @property
     def position(self) -> int:
@@ -49,9 +56,9 @@ class LogSegment:
         return self.inner.rows
 
     def decode(self) -> Iterator[Decoded]:
-        """Decode into batches; first redefined and quarantined tables, which have no batch."""
+        """Decode into batches; first what statements did, and quarantined tables, which have no batch."""
         quarantined = {found.table for found in self.quarantined}
-        yield from self.redefined
+        yield from self.statements
         yield from self.quarantined
         left = [batch for batch in self.announced if batch.schema.table not in quarantined]
         for found in self.inner.decode():

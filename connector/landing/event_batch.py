@@ -120,17 +120,26 @@ class QuarantineNotice:
 class TableRedefined:
     """A statement in the log that changes a table's definition, perhaps in ways that the log does not show.
 
-    `names`: of columns that it renames, the former name and the new one. `unlogged`: only that its rows may
-    have changed, which the next look at the catalog tells.
+    `names`: of columns that it renames, the former name and the new one.
     """
 
     table: TableName
     lsn: int
     names: tuple[tuple[str, str], ...] = ()
-    unlogged: bool = False
 
 
-Decoded = EventBatch | QuarantineNotice | TableRedefined
+@dataclass(frozen=True)
+class UnloggedNotice:
+    """A statement in the log that may change a table's rows without row events; the source has recorded it.
+
+    The next look at the catalog tells of it.
+    """
+
+    table: TableName
+    lsn: int
+
+
+Decoded = EventBatch | QuarantineNotice | TableRedefined | UnloggedNotice
 """What a segment of the log decodes into."""
 
 

@@ -11,7 +11,7 @@ Invariants:
   idempotent. After a failover, which may have lost the write, it is recorded again.
 - Nobody needs the watermark's last writes: a failover that lost them is not a gap. One that lost a write of
   ``unlogged_change`` that has landed is. One that had not landed yet may be lost: the manifest that has the
-  log of the change has its dump, since the catalog is checked before it is committed (`TableRedefined`).
+  log of the change has its dump, since the catalog is checked before it is committed (`UnloggedNotice`).
 
 One rule says when they are written: on a server that is certainly a primary (`is_primary`) and permits it. On
 a replica, our writes would be transactions of its own, which the other servers lack, and which may break its

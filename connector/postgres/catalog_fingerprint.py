@@ -60,6 +60,7 @@ from connector.postgres.definitions.table_facts import (
     PARTS,
     PUBLISHED,
     SINCE,
+    UNWRITTEN,
     TableFacts,
     column_look,
     comments_of,
@@ -235,8 +236,8 @@ def _fingerprints(
 
     `leaves`: partitions whose size is not read; None: all.
     """
-    newer = connection.server_version >= 150000  # else one that was written to before it was attached counts
-    schemas, fresh = (_SCHEMAS, "true") if newer else ("NULL", "l.reltuples < 0")  # never vacuumed
+    newer = connection.server_version >= 150000
+    schemas, fresh = (_SCHEMAS, "true") if newer else ("NULL", UNWRITTEN)
     given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
     given |= {"sized": leaves is not None, "known": leaves or []}
     found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas, fresh=fresh), given)

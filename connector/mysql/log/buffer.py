@@ -342,11 +342,11 @@ class LogBuffer:
         committed_at = None if micros is None else log_identity.to_datetime(micros)
         segment = self._pending.slice_segment(rows, transactions, self._epoch, self._end(), committed_at)
         quarantined, layouts = self._effects.take_found(open_lsn)
-        redefined = self._effects.take_redefined(open_lsn)
+        done = self._effects.take_done(open_lsn)
         announced = [announcement(schema, self._epoch, lsn) for lsn, schema in layouts]
-        if not (quarantined or announced or redefined):
+        if not (quarantined or announced or done):
             return segment
-        return LogSegment(segment, quarantined, announced, redefined)
+        return LogSegment(segment, quarantined, announced, done)
 
     def _end(self) -> ResumePoint:
         gtids, needed = (None, None) if self.gtids is None else (str(self.gtids), self.gtids.needed)

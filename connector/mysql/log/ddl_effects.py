@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from connector.landing.event_batch import QuarantineNotice, TableRedefined
+from connector.landing.event_batch import QuarantineNotice, TableRedefined, UnloggedNotice
 from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.codec.charsets import lower
 from connector.mysql.log.ddl_parser import (
@@ -80,7 +80,7 @@ class DdlEffects:
         self._unlogged: dict[TableName, UnloggedSpan] = {}
         self._quarantined: list[QuarantineNotice] = []
         self._announced: list[tuple[int, TableSchema]] = []
-        self._redefined: list[TableRedefined] = []
+        self._done: list[TableRedefined | UnloggedNotice] = []
         self._prepared = {} if prepared is None else prepared
         self._foreign_keys_known = False
 
@@ -104,10 +104,10 @@ class DdlEffects:
             [found for found in announced if found[0] != open_lsn],
         )
 
-    def take_redefined(self, open_lsn: int | None) -> list[TableRedefined]:
-        """Take the statements that redefined tables, except those of the transaction at `open_lsn`."""
-        found = self._redefined
-        self._redefined = [each for each in found if each.lsn == open_lsn]
+    def take_done(self, open_lsn: int | None) -> list[TableRedefined | UnloggedNotice]:
+        """Take what statements did to tables, except those of the transaction at `open_lsn`."""
+        found = self._done
+        self._done = [each for each in found if each.lsn == open_lsn]
         return [each for each in found if each.lsn != open_lsn]
 
     def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
@@ -213,7 +213,7 @@ class DdlEffects:
         if self._schema_cache.mariadb:
             for table in sorted(tables):
                 self._schema_cache.forget_traits(table)
-                self._redefined.append(TableRedefined(table, lsn))
+                self._done.append(TableRedefined(table, lsn))
 
     def note_crash(self, position: int) -> None:
         """Record that the server crashed, and where its log begins again."""
@@ -234,7 +234,7 @@ class DdlEffects:
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
         """Record a change, merged into one per table; return whether it is the table's first."""
         known = self._unlogged.get(table)
-        self._redefined.append(TableRedefined(table, lsn, unlogged=True))
+        self._done.append(UnloggedNotice(table, lsn))
         self._unlogged[table] = (known or UnloggedSpan(table, lsn, reason, lsn))._replace(last=lsn)
         return known is None
 
@@ -260,7 +260,7 @@ class DdlEffects:
                 self._announce(table, lsn, effect.columns)
                 self._schema_cache.forget_columns(table, (*effect.columns, *effect.added), effect.renamed)
                 if effect.renamed or self._schema_cache.mariadb:
-                    self._redefined.append(TableRedefined(table, lsn, effect.renamed))
+                    self._done.append(TableRedefined(table, lsn, effect.renamed))
             elif self._matters(effect, table):
                 self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)

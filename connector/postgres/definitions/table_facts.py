@@ -280,6 +280,9 @@ PUBLISHED = """(
 entry can have a list of columns.
 """
 
+UNWRITTEN = "l.reltuples < 0"
+"""That an empty table `l` was never written to: it was never vacuumed, which is what empties a file."""
+
 SINCE = "left(pg_walfile_name(pg_current_wal_lsn()), 8), pg_stat_get_bgwriter_stat_reset_time()"
 """The timeline, and when the server's statistics began: anew after a crash. A crash or a failover may take
 back a transaction that a check has seen. Then another one gets its xid, and may alter the same columns.

@@ -23,7 +23,7 @@ from connector.source import KeyRange
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source import dump_scenarios
 from tests.support.source.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
-from tests.support.source.mysql_source import read_all, reader_of, source_of, unanswered
+from tests.support.source.mysql_source import read_all, reader_of, source_of, unanswered, user_of
 from tests.support.source.reading import Row, chunk_rows, events, following, read_rows, read_to
 from tests.support.waiting import wait_until
 
@@ -342,7 +342,7 @@ def test_the_order_of_a_chunk_is_another_after_its_key_was_altered(mariadb: Mysq
 def test_a_table_is_not_read_without_the_columns_that_may_no_longer_be_read(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
     url = reader_of(mariadb)
-    user, source = url.split("/")[2].split(":")[0], source_of(mariadb, url=url)
+    user, source = user_of(url), source_of(mariadb, url=url)
     with following(source):
         mariadb.execute(
             f"GRANT SELECT (id) ON t TO {user}", f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}"
@@ -366,7 +366,7 @@ def test_a_table_is_not_read_if_only_an_invisible_column_may_not_be_and_check_sa
         "INSERT INTO t (id) VALUES (1)",
     )
     url = reader_of(mariadb)
-    user, source = url.split("/")[2].split(":")[0], source_of(mariadb, url=url)
+    user, source = user_of(url), source_of(mariadb, url=url)
     grants = [further.format(user=user)] if further else []
     revoke = f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}"
     mariadb.execute(f"GRANT SELECT (id, v) ON t TO {user}", revoke, *grants)
@@ -402,7 +402,7 @@ def test_check_refuses_rights_to_columns_through_a_role_too_and_a_role_with_the_
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
     url = reader_of(mariadb)
-    user, source = url.split("/")[2].split(":")[0], source_of(mariadb, url=url)
+    user, source = user_of(url), source_of(mariadb, url=url)
     mariadb.execute(
         f"CREATE ROLE inner_{user}, outer_{user}", f"GRANT inner_{user} TO outer_{user}",
         f"GRANT outer_{user} TO {user}", f"SET DEFAULT ROLE ALL TO {user}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from connector.source import Finding
 from connector.store.local import LocalStore
 from tests.support.agent.mysql_agents import agent, is_equal, short_waits, wait_caught_up
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.source.mysql_source import reader_of, source_of
+from tests.support.source.mysql_source import reader_of, source_of, user_of
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -58,6 +59,26 @@ def by_table(source: MysqlSource) -> dict[str, Finding]:
 
 def joined(name: str) -> str:
     return f"UPDATE beside STRAIGHT_JOIN {name} USING (id) SET {name}.a = 7"
+
+
+@contextmanager
+def with_triggers_in_the_log(mariadb: MysqlDatabase, url: str) -> Iterator[MysqlSource]:
+    """A source whose log has shown that table t has triggers."""
+    with closing(source_of(mariadb, url=url)) as source:
+        source._shown = ShownByLog(triggering={TableName(mariadb.name, "t")})
+        yield source
+
+
+def reason_of(source: MysqlSource) -> str:
+    """Why the only table that is unfit is."""
+    (unfit,) = source.check_catalog().unfit.values()
+    return unfit.reason
+
+
+CHANGING = (
+    "CREATE TABLE t (id int PRIMARY KEY, a int, v int AS (a + 1) VIRTUAL)",
+    "CREATE TRIGGER it BEFORE UPDATE ON t FOR EACH ROW SET NEW.a = NEW.a + 10",
+)
 
 
 def test_a_table_is_quarantined_as_soon_as_a_trigger_changes_what_a_virtual_column_is_made_of(
@@ -111,7 +132,7 @@ def test_a_table_whose_triggers_may_not_be_seen_is_unfit_once_the_log_shows_some
 ) -> None:
     create(mariadb)
     url = reader_of(mariadb)
-    user = url.split("//")[1].split(":")[0]
+    user = user_of(url)
     table = TableName(mariadb.name, "stamped")
     with closing(source_of(mariadb, url=url)) as source:
         found = by_table(source)
@@ -137,16 +158,13 @@ def test_a_right_to_see_triggers_is_known_from_grants_on_the_database(
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v int AS (id + 1) VIRTUAL)")
     url = reader_of(mariadb)
-    user = url.split("//")[1].split(":")[0]
-    with closing(source_of(mariadb, url=url)) as source:
-        shown = ShownByLog(triggering={TableName(mariadb.name, "t")})
-        source._shown = shown
+    user = user_of(url)
+    with with_triggers_in_the_log(mariadb, url) as source:
         (unfit,) = source.check_catalog().unfit.values()
         assert f"GRANT TRIGGER ON `{mariadb.name}`.`t`" in unfit.hint
         assert by_table(source)["t"].state == "warning"
         mariadb.execute(grant.format(f"`{mariadb.name}`.*") + f" TO {user}")
-    with closing(source_of(mariadb, url=url)) as source:
-        source._shown = shown
+    with with_triggers_in_the_log(mariadb, url) as source:
         assert source.check_catalog().unfit == {}
         assert by_table(source)["t"].state == "ok"
 
@@ -157,12 +175,9 @@ def test_a_right_that_is_granted_while_a_session_is_open_shows_triggers_in_it(
     mariadb: MysqlDatabase, where: str, *, by_role: bool
 ) -> None:
     """SHOW GRANTS has it at once, where it does not count yet."""
-    mariadb.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, a int, v int AS (a + 1) VIRTUAL)",
-        "CREATE TRIGGER it BEFORE UPDATE ON t FOR EACH ROW SET NEW.a = NEW.a + 10",
-    )
+    mariadb.execute(*CHANGING)
     url = reader_of(mariadb)
-    user = grantee = url.split("//")[1].split(":")[0]
+    user = grantee = user_of(url)
     mariadb.execute(f"GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO {user}")
     if by_role:
         grantee = f"{user}_role"
@@ -171,34 +186,25 @@ def test_a_right_that_is_granted_while_a_session_is_open_shows_triggers_in_it(
             f"GRANT {grantee} TO {user}",
             f"SET DEFAULT ROLE {grantee} FOR {user}",
         )
-    with closing(source_of(mariadb, url=url)) as source:
-        source._shown = ShownByLog(triggering={TableName(mariadb.name, "t")})
-        (unfit,) = source.check_catalog().unfit.values()
-        assert "may not see them" in unfit.reason
+    with with_triggers_in_the_log(mariadb, url) as source:
+        assert "may not see them" in reason_of(source)
         mariadb.execute(f"GRANT TRIGGER ON {where.format(mariadb.name)} TO {grantee}")
-        (unfit,) = source.check_catalog().unfit.values()
-        assert "BEFORE trigger it" in unfit.reason
+        assert "BEFORE trigger it" in reason_of(source)
         if by_role:
             mariadb.execute(f"DROP ROLE {grantee}")
-            (unfit,) = source.check_catalog().unfit.values()
-            assert "may not see them" in unfit.reason
+            assert "may not see them" in reason_of(source)
 
 
 def test_a_right_on_a_database_of_the_same_name_in_other_case_shows_no_triggers(
     mariadb: MysqlDatabase,
 ) -> None:
-    mariadb.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, a int, v int AS (a + 1) VIRTUAL)",
-        "CREATE TRIGGER it BEFORE UPDATE ON t FOR EACH ROW SET NEW.a = NEW.a + 10",
-    )
+    mariadb.execute(*CHANGING)
     url = reader_of(mariadb)
-    user = url.split("//")[1].split(":")[0]
+    user = user_of(url)
     mariadb.execute(
         f"REVOKE SELECT ON `{mariadb.name}`.* FROM {user}",
         f"GRANT SELECT ON *.* TO {user}",
         f"GRANT TRIGGER ON `{mariadb.name.upper()}`.* TO {user}",
     )
-    with closing(source_of(mariadb, url=url)) as source:
-        source._shown = ShownByLog(triggering={TableName(mariadb.name, "t")})
-        (unfit,) = source.check_catalog().unfit.values()
-        assert "may not see them" in unfit.reason
+    with with_triggers_in_the_log(mariadb, url) as source:
+        assert "may not see them" in reason_of(source)

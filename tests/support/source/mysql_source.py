@@ -6,6 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import pymysql
 import pytest
@@ -28,6 +29,11 @@ def reader_of(database: MysqlDatabase) -> str:
         f"GRANT SELECT ON `{database.name}`.* TO {user}",
     )
     return database.server.url(user=user, password="secret", database=database.name)
+
+
+def user_of(url: str) -> str:
+    """Return the user in a URL."""
+    return str(urlsplit(url).username)
 
 
 def source_of(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined
+from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined, UnloggedNotice
 from connector.schema import TableName
 from connector.source import KeyRange, LogReader, ResumePoint, Segment, Source, TableReader
 from tests.support.waiting import wait_until
@@ -60,7 +60,7 @@ def events(segment: Segment) -> list[Row]:
     """Return the events in position order, each a row with its table's name as `_table`."""
     found: list[Row] = []
     for batch in segment.decode():
-        if isinstance(batch, TableRedefined):
+        if isinstance(batch, TableRedefined | UnloggedNotice):
             continue
         assert isinstance(batch, EventBatch), batch
         found += [{**row, "_table": str(batch.schema.table)} for row in batch.table.to_pylist()]

@@ -325,6 +325,12 @@ def promote(server: PostgresServer) -> None:
     execute(server, "CHECKPOINT")
 
 
+def wait_begun(server: PostgresServer) -> None:
+    """Wait until the agent's slot is there, and all log up to it flushed."""
+    created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
+    wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
+
+
 @pytest.mark.parametrize("server", [FLUSHED_LATE], indirect=True)
 def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_took_back(
     server: PostgresServer,
@@ -332,8 +338,7 @@ def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_t
     store = MemoryStore()
     execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with Agent(server, store) as agent:
-        created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
-        wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
+        wait_begun(server)
         agent.wait_exact()
         execute(server, "SET synchronous_commit = off", "INSERT INTO t VALUES (2)")
         submit(store, DumpRequest(tables=["public.t"]))
@@ -364,8 +369,7 @@ def test_a_column_that_a_crash_took_back_and_that_came_again_with_a_default_is_d
     store = MemoryStore()
     execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with Agent(server, store) as agent:
-        created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
-        wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
+        wait_begun(server)
         agent.wait_exact()
         for number in range(2, 7):
             execute(server, "SET synchronous_commit = off", f"ALTER TABLE t ADD c{number} int")
@@ -395,8 +399,7 @@ def test_a_change_that_a_crash_took_back_and_that_came_again_is_repaired_from_wh
     store, alter = MemoryStore(), "ALTER TYPE pair ADD ATTRIBUTE z int"
     execute(server, "CREATE TYPE pair AS (x int, y int)", "CREATE TABLE t (id int PRIMARY KEY, v pair)")
     with Agent(server, store) as agent:
-        created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
-        wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
+        wait_begun(server)
         agent.wait_exact()
         execute(server, "SET synchronous_commit = off", alter)
         agent.wait(lambda m: any(d.active and d.floor for d in m.dumps), "a check has seen it")

@@ -12,7 +12,7 @@ import pytest
 from pymysqlreplication.constants import BINLOG
 
 from connector.errors import BugError, NotYetError, PreconditionError, TableError, TransientError
-from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined
+from connector.landing.event_batch import EventBatch, QuarantineNotice, TableRedefined, UnloggedNotice
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.rows_event import PARTIAL_UPDATE
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
@@ -176,7 +176,7 @@ class Log:
 def landed(segment: object) -> list[tuple[str, int | None, int, int]]:
     found = []
     for batch in segment.decode():  # type: ignore[attr-defined]
-        if isinstance(batch, TableRedefined) and batch.unlogged:
+        if isinstance(batch, UnloggedNotice):
             continue
         assert isinstance(batch, EventBatch), batch
         rows = batch.table.to_pylist()
@@ -531,8 +531,9 @@ def test_columns_that_are_renamed_are_told_whatever_the_catalog_shows_and_become
     log.gtid()
     log.query("INSERT INTO t VALUES (1)")
     found = [*log.buffer.take().decode()]
-    told = [each for each in found if isinstance(each, TableRedefined) and not each.unlogged]
-    assert [(each.table.name, each.names) for each in told] == [("t", (("id", "now"),))]
+    assert [(each.table.name, each.names) for each in found if isinstance(each, TableRedefined)] == [
+        ("t", (("id", "now"),))
+    ]
     assert [each.table.name for each in found if isinstance(each, QuarantineNotice)] == ["t"]
     assert not any(isinstance(each, TableRedefined) for each in log.buffer.take().decode())
 
@@ -567,8 +568,7 @@ def test_a_statement_that_may_change_what_mariadbs_log_lacks_is_told(
     if mariadb:
         log.query("COMMIT")  # its GTID event, which is MySQL's here, would say that none follows
     found = [each for each in log.buffer.take().decode() if isinstance(each, TableRedefined)]
-    told = {each.table.name for each in found if not each.unlogged}
-    captured = told & {"t", "u"}  # the stub knows any name
+    captured = {each.table.name for each in found} & {"t", "u"}  # the stub knows any name
     assert captured == (redefined if mariadb else set())
     assert log.schema_cache.forgotten & {"t", "u"} == (forgotten if mariadb else set())
 
