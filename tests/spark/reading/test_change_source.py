@@ -112,7 +112,8 @@ def test_a_stream_reads_each_change_once_over_a_restart_and_compaction(zone: Zon
     assert [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]] == [80, 40]
     assert lsns() == expected(60)
     (consumer,) = read_consumers(store)
-    assert (consumer.title, consumer.manifest) == ("stream loader", 0)
+    assert consumer.title == "stream loader"
+    assert consumer.manifest in (0, 40, 60), "recorded at the start and every ten minutes of the clock"
     land(*range(61, 105))
     for days in (0, 2):
         compact(store, 1, 104, clock=lambda: LATER + timedelta(days=days))  # noqa: B023
