@@ -211,7 +211,7 @@ class Capture:
         known = known_tables(self._tables.schemas, newest)
         reader = self._source.open_log(newest.epoch, resume_point_of(newest), known)
         if not reader.unbroken:
-            self._dumps.requeue_uncommitted(self._checked_at)
+            self._dumps.requeue_uncommitted(newest.position, self._checked_at)
         self._dumps.log_opened()
         self._hidden_columns.log_opened()
         self._pending_since = None
@@ -298,7 +298,7 @@ class Capture:
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fit = {n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)}
         self._tables_to_start |= new | fit | catalog_snapshot.unprepared
-        self._unfit_before = set(catalog_snapshot.unfit)
+        self._unfit_before, self._checked_at = set(catalog_snapshot.unfit), catalog_snapshot.begun
 
     def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:
         """Stop capturing tables that two checks missed (a RENAME may hide one), once their log has landed."""

@@ -77,20 +77,17 @@ class DumpNeeds:
             self._bound(table, state, epoch, position, barrier)
         return bool(above)
 
-    def raise_floors(self, dumps: Iterable[DumpState], epoch: int, position: int) -> bool:
-        """Raise to a position the floors of needs, and of repairs without a chunk; return whether any was.
+    def raise_floors(self, dumps: Iterable[DumpState], epoch: int, landed: int, position: int) -> None:
+        """Raise floors that the log has not reached, having landed up to `landed`, to a check at `position`.
 
         A crash or failover may have taken back the change that an earlier check saw. If the same has come
         again, a later check finds nothing new, but log between the two places may be from before the change.
+        What log that has landed shows to be there is not taken back, nor is what was there before it. Whoever
+        opens the log next does the same, so it need not be recorded.
         """
-        below = [
-            (table, state)
-            for table, state in self.with_dumps(dumps)
-            if state.floor is not None and state.floor < position and _is_untouched(state)
-        ]
-        for table, state in below:
-            self._bound(table, state, epoch, position, state.xid_barrier)
-        return bool(below)
+        for table, state in self.with_dumps(dumps):
+            if state.floor is not None and landed < state.floor < position:
+                self._bound(table, state, epoch, position, state.xid_barrier)
 
     def _bound(
         self, table: TableName, state: DumpState | DumpNeed, epoch: int, floor: int, xid_barrier: int | None
@@ -147,10 +144,3 @@ class DumpNeeds:
 
 def _later(one: int | None, other: int | None) -> int | None:
     return max((each for each in (one, other) if each is not None), default=None)
-
-
-def _is_untouched(state: DumpState | DumpNeed) -> bool:
-    """Return whether this is a need, or a repair of which no chunk is committed."""
-    return isinstance(state, DumpNeed) or (
-        (state.kind, state.reason) == ("full", "repair") and state.low is None
-    )

@@ -357,11 +357,11 @@ class DumpQueue:
             self._closed = True
             self._lock.notify_all()
 
-    def requeue_uncommitted(self, checked: int) -> None:
-        """Await the log, read uncommitted chunks again, and raise floors to a check of the catalog."""
+    def requeue_uncommitted(self, landed: int, checked: int) -> None:
+        """Await the log, read uncommitted chunks again, raise floors after `landed` to a catalog check."""
         with self._lock:
             self._log_losses += 1
-            self.news |= self.needs.raise_floors(self._active(), self.epoch, checked)
+            self.needs.raise_floors(self._active(), self.epoch, landed, checked)
             self._await_log_of(self.epoch)
 
     def await_log(self) -> None:

@@ -234,7 +234,8 @@ class DdlEffects:
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
         """Record a change, merged into one per table; return whether it is the table's first."""
         known = self._unlogged.get(table)
-        self._done.append(UnloggedNotice(table, lsn))
+        if known is None:  # else what is told already has the next look show them all
+            self._done.append(UnloggedNotice(table, lsn))
         self._unlogged[table] = (known or UnloggedSpan(table, lsn, reason, lsn))._replace(last=lsn)
         return known is None
 

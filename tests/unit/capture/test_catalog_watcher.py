@@ -9,10 +9,13 @@ import pytest
 
 from connector.capture import catalog_watcher
 from connector.capture.catalog_watcher import CatalogWatcher
+from connector.capture.lander import LandedSegment
+from connector.capture.loop import Capture
 from connector.errors import PreconditionError, TransientError
+from connector.landing.event_batch import UnloggedNotice
 from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
-from connector.source import CatalogSnapshot
+from connector.source import CatalogSnapshot, LogReader
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
@@ -153,3 +156,30 @@ def test_an_agent_whose_checks_are_refused_ends(
     agent.source.fail("check_catalog", times=1_000, error=PreconditionError("no right to look"))
     agent.join()
     assert str(agent.error) == "no right to look"
+
+
+def test_a_look_that_began_before_the_one_ahead_of_a_commit_no_longer_counts(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its older fingerprint would have the table dumped once more, and so would the next look."""
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 1000.0)
+    commit, fingerprints = Capture._commit, []
+
+    def after_a_look(capture: Capture, landed: LandedSegment, reader: LogReader) -> bool:
+        if landed.events and not fingerprints:
+            capture._watch._found = capture._source.check_catalog()
+            insert(database, 1002)
+            database.unlogged[ITEMS] = 1
+            landed.unlogged.append(UnloggedNotice(ITEMS, landed.position))
+        committed = commit(capture, landed, reader)
+        fingerprints.append(capture._tables.states[ITEMS].fingerprint)
+        return committed
+
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        agent.wait_caught_up()
+        monkeypatch.setattr(Capture, "_commit", after_a_look)
+        insert(database, 1001)
+        newest = agent.wait(lambda m: any(not d.active for d in repairs(m)), "the repair dump has ended")
+        assert len(repairs(newest)) == 1
+    assert {*fingerprints} == {"1"}

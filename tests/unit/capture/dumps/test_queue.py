@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -387,4 +388,20 @@ def test_floors_and_marks_that_the_source_has_taken_back_are_lowered(dumps: Dump
     for state in dumps.states:
         state.xid_barrier = None
     dumps.lower_unreachable_floors(pytest.fail, 60)
+    assert not dumps.news
+
+
+@pytest.mark.parametrize("reason", ["initial", "request", "repair"])
+def test_a_floor_that_the_log_has_not_reached_is_raised_whatever_its_dump_is_for(
+    dumps: DumpQueue, reason: Literal["initial", "request", "repair"]
+) -> None:
+    """A crash may have taken back what a check saw there; after a cancelled repair, any full dump repairs."""
+    ended = dumps.add(SCHEMA.table, manifest=1, reason="repair", floor=50)
+    dumps.end(ended, "cancelled")
+    dump = dumps.add(SCHEMA.table, manifest=1, reason=reason)
+    dumps.snapshot()
+    dumps.requeue_uncommitted(50, 90)  # what has landed is not taken back
+    assert (dump.floor, dumps.needs.by_table[SCHEMA.table].floor) == (50, 50)
+    dumps.requeue_uncommitted(40, 90)
+    assert (dump.floor, dumps.needs.by_table[SCHEMA.table].floor) == (90, 90)
     assert not dumps.news

@@ -555,7 +555,7 @@ def test_a_chunk_is_kept_when_the_log_is_reopened_without_a_crash(
 def test_a_chunk_kept_over_a_crash_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DumpQueue, "requeue_uncommitted", lambda dumps, _: dumps.await_log())
+    monkeypatch.setattr(DumpQueue, "requeue_uncommitted", lambda dumps, *_: dumps.await_log())
     crash_behind_a_chunk(database, store)
     with pytest.raises(AssertionError):
         assert_every_cut_exact(store, database)

@@ -522,6 +522,16 @@ def test_a_column_that_is_in_the_catalog_again_is_first_reported_gone() -> None:
     ]
 
 
+def test_a_table_that_many_statements_may_have_changed_is_told_of_once() -> None:
+    """Each may have changed all tables: what is held must not grow with both."""
+    log = Log()
+    for _ in range(5):
+        log.gtid()
+        log.query("INSERT INTO d.elsewhere VALUES (1)")
+    found = [each for each in log.buffer.take().decode() if isinstance(each, UnloggedNotice)]
+    assert [each.table.name for each in found] == ["t", "u"]
+
+
 def test_columns_that_are_renamed_are_told_whatever_the_catalog_shows_and_becomes_of_the_table() -> None:
     """By then the catalog may have columns of the same names again, in the same places."""
     log = Log()
