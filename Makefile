@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Else each command of a test compiles our modules, and each process of pytest all tests: minutes in all.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 SOURCE ?= postgres
@@ -25,8 +27,8 @@ demo: setup  ## capture, dump and merge a live database, and compare row by row 
 test: $(VENV)/ready .cache/java.ready  ## lint, then the tests but for the long ones: unit, spark, integration, acceptance
 	@# Much of the setup waits for downloads.
 	@$(MAKE) -j 3 setup lint .cache/servers.ready
-	@# Three processes on two cores, a file at a time, the longest files first: many tests wait for servers.
-	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
+	@# Four processes on two cores, a file at a time, in the order of tests/support/side_by_side.py.
+	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
 
 test-unit: $(VENV)/ready  ## tests that need no service
 	@$(VENV)/bin/python -m pytest tests/unit $(ARGS)

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -95,6 +95,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("soak")
         if server in FURTHER_RELEASES and item.path.parent.name != "codec":
             item.add_marker("soak")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run Spark tests beside those that wait for servers."""
+    from tests.support.side_by_side import scheduler
+
+    return scheduler(config, log)
 
 
 @pytest.hookimpl(trylast=True)
