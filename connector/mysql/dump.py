@@ -167,7 +167,7 @@ class MysqlTables:
         with self._snapshot(table, where) as (schema, layout, low, high):
             self._check(table, where)
             columns = self._key_columns(table, schema.key, layout)
-            order = keys.order_of(layout, schema.key, key_range)
+            order = keys.order_of(columns, key_range)
 
             def read() -> Iterator[ChunkRows]:
                 statement = self._select(layout, keys.conditions(columns, key_range, where))
@@ -179,11 +179,9 @@ class MysqlTables:
     def open_checksums(self, table: TableName, key_range: KeyRange, bits: int) -> Iterator[ChecksumChunk]:
         """Open a snapshot and the checksums of a key range's rows in it."""
         with self._snapshot(table, None) as (schema, layout, low, high):
-            columns, buckets = (
-                self._key_columns(table, schema.key, layout),
-                bucket_columns(schema, layout, bits),
-            )
-            order = keys.order_of(layout, schema.key, key_range)
+            columns = self._key_columns(table, schema.key, layout)
+            buckets = bucket_columns(schema, layout, bits)
+            order = keys.order_of(columns, key_range)
 
             def read() -> Iterable[tuple[Any, ...]]:
                 where = keys.conditions(columns, key_range, None)
@@ -376,10 +374,11 @@ class MysqlTables:
         return found
 
     def _key_columns(self, table: TableName, key: Sequence[str], layout: TableMap) -> list[KeyColumn]:
-        by_name = {c.name: KeyColumn(c.name, c.type, c.collation) for c in layout.columns}
+        by_name = {c.name: c for c in layout.columns}
         if missing := [c for c in key if c not in by_name]:
             raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
-        return [by_name[c] for c in key]
+        found, mariadb = [by_name[name] for name in key], self._server.mariadb
+        return [KeyColumn(c.name, c.type, c.collation, mariadb) for c in found]
 
     def _end(self) -> None:
         """End the transaction, or the connection if rows are still arriving."""

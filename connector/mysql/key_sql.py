@@ -37,6 +37,9 @@ from connector.source import ChunkRows, KeyRange
 _NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
 _BINARY = re.compile(r"(?:0x|\\x)((?:[0-9A-Fa-f]{2})*)")
 _UTC = re.compile(r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d*)?)?)?)(?:\+00(?::?00)?|Z)?")
+_NO_PAD = re.compile("_nopad_|_0900_")
+"""In the names of MariaDB's collations: since 11.4, it has some by the names that MySQL gives to its own."""
+
 _FLOATS = frozenset((types.FLOAT, types.DOUBLE))
 _NUMERIC = (types.NUMERIC | {types.YEAR, types.BIT}) - _FLOATS
 _TIMESTAMPS = frozenset((types.TIMESTAMP, types.TIMESTAMP2))
@@ -52,16 +55,17 @@ class KeyColumn:
     name: str
     type: ColumnType
     collation: str | None = None
+    mariadb: bool = False
 
     @property
     def is_misordered(self) -> bool:
-        """Return whether MariaDB orders the column in another way than it compares it.
+        """Return whether the server orders the column in another way than it compares it.
 
-        An index has a CHAR with its blanks, a comparison has it without them: by NO PAD, what goes on with a
-        character below the blank comes before the shorter text in the one, and after it in the other. So of
-        the rows up to a key and those after it, neither may have it.
+        In MariaDB, an index has a CHAR with its blanks, a comparison has it without them: by NO PAD, what
+        goes on with a character below the blank comes before the shorter text in the one, and after it in the
+        other. So of the rows up to a key and those after it, neither may have it.
         """
-        return self.type.code == types.STRING and "_nopad_" in (self.collation or "")
+        return self.mariadb and self.type.code == types.STRING and bool(_NO_PAD.search(self.collation or ""))
 
     @property
     def has_collation(self) -> bool:
@@ -171,12 +175,10 @@ def conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | N
     return f" WHERE {' AND '.join(found)}" if found else ""
 
 
-def order_of(layout: TableMap, key: Sequence[str], key_range: KeyRange) -> str | None:
+def order_of(columns: Sequence[KeyColumn], key_range: KeyRange) -> str | None:
     """Return a hash of what the order of a key depends on; None if the range ends at no whole key."""
     if key_range.of_prefix or not (key_range.after or key_range.upto):
         return None
-    by_name = {column.name: column for column in layout.columns}
-    columns = [KeyColumn(name, by_name[name].type, by_name[name].collation) for name in key]
     orders = [(c.type, c.collation, "none") if c.is_misordered else (c.type, c.collation) for c in columns]
     return hashlib.md5(repr(orders).encode(), usedforsecurity=False).hexdigest()[:16]
 
