@@ -140,7 +140,11 @@ def test_what_a_dump_reads_that_is_undone_before_postgres_is_checked_is_repaired
     landed_as_in_source(captured, TableName("s", "t"))
 
 
-@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+@pytest.mark.parametrize(
+    "postgres",
+    [pytest.param(v, marks=pytest.mark.soak) if v in (15, 16) else v for v in postgres_versions()],
+    indirect=True,
+)
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_a_table_that_was_written_to_before_it_became_a_partition_is_followed(
     database: Database, running: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,8 @@ def test_after_a_kill_at_a_named_moment_the_agent_goes_on_exactly(
     assert_landed(shop, *TABLES)
 
 
-@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # which chunks are read again knows no database
 def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(shop: Installation) -> None:
     with shop.start("run", kill_at="chunk-half-read:12") as agent:
         assert agent.wait() == -9

@@ -52,7 +52,8 @@ def things(place: Installation) -> dict[int, str]:
     return {id_: value for id_, value in lake_rows(place, "things", ["id", "value"]) if id_ < 7}
 
 
-@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # requests know no database; integration/mysql/test_dump reads by keys
 def test_dumps_on_request_land_what_was_asked_for(place: Installation) -> None:
     create_things(place)
     with place.agent() as agent:
@@ -90,7 +91,8 @@ def test_dumps_on_request_heal_what_was_asked_for(drifted: Installation, spark: 
     assert_landed(place, "things", "others")
 
 
-@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # requests know no database; integration/mysql/test_dump has its errors
 def test_a_request_that_can_t_be_carried_out_ends_alone(place: Installation) -> None:
     place.database.script("CREATE TABLE things (id int PRIMARY KEY); INSERT INTO things VALUES (1)")
     with place.agent() as agent:

@@ -190,7 +190,8 @@ def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation
     assert_landed(place, "wide", "other", "still")
 
 
-@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # integration/test_schema_changes replaces keys there
 def test_a_table_whose_key_is_replaced_is_quarantined_loudly_and_released_by_a_dump(
     place: Installation, request: pytest.FixtureRequest
 ) -> None:

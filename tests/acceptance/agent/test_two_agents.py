@@ -15,6 +15,7 @@ def assert_stopped(agent: Running, *expected: str) -> None:
     assert_message(agent, *expected)
 
 
+@pytest.mark.soak_on_mysql
 @pytest.mark.soak_on_mariadb  # a lease knows no database
 def test_a_second_agent_stops_with_a_message_and_the_first_goes_on(shop: Installation) -> None:
     with ShopWriter(shop.database, seed=5), shop.agent() as first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -464,9 +465,16 @@ SAID = {
 WHERE = {"hanging": "SELECT pg_sleep(3600)", "waiting": "SELECT pg_advisory_lock(7)"}
 
 
-@pytest.mark.parametrize("start", ["first", "later"])
+SOAKED = {("denied", "first"), ("denied", "later"), ("hanging", "later"), ("waiting", "later")}
+"""As the errors above, and as at a start, but takes seconds by design."""
+
+
 @pytest.mark.parametrize(
-    "refusal", [pytest.param(r, marks=pytest.mark.soak) if r == "denied" else r for r in REFUSALS]
+    ("refusal", "start"),
+    [
+        pytest.param(*pair, marks=pytest.mark.soak if pair in SOAKED else ())
+        for pair in itertools.product(REFUSALS, ("first", "later"))
+    ],
 )
 def test_a_table_that_the_server_refuses_to_publish_stops_no_other(
     refusal: str, start: str, database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
