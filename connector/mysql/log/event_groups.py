@@ -111,8 +111,12 @@ class EventGroups:
         return self.open is not None and self.open.landed
 
     def add_table_map(self, body: bytes) -> None:
-        """Handle a TABLE_MAP: rows of its table may follow."""
-        resolved = self._pending.learn(body)
+        """Handle a TABLE_MAP: rows of its table may follow.
+
+        One that has landed teaches nothing: its table may have been redefined since, before the point as of
+        which it is known.
+        """
+        resolved = self._pending.pass_over(body) if self.skips_rows else self._pending.learn(body)
         if self.open is not None:
             triggers = self._schema_cache.mariadb and bool(body[_MAP_FLAGS] & _HAS_TRIGGERS)
             self._shown.note_triggers(resolved.table, triggers=triggers)

@@ -19,6 +19,7 @@ from connector.landing.format import INSERT
 from connector.mysql.codec.compressed import TABLE_ID_BYTES
 from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, SegmentLayout, Transactions
+from connector.mysql.codec.table_map import table_name_of
 from connector.mysql.log.packet import BASE, TABLE_ID
 from connector.mysql.log.schema_cache import ResolvedLayout, SchemaCache
 from connector.position import Position
@@ -92,6 +93,12 @@ class PendingRows:
         self.current[table_id] = resolved
         if resolved.schema is not None and self._layout_by_id.get(table_id) is not resolved:
             self._add_layout(table_id, resolved)
+        return resolved
+
+    def pass_over(self, body: bytes) -> ResolvedLayout:
+        """Record the table of a TABLE_MAP event whose rows are skipped; what is known of it stays."""
+        resolved = ResolvedLayout(table_name_of(body))
+        self.current[int.from_bytes(body[:TABLE_ID_BYTES], "little")] = resolved
         return resolved
 
     def end_transaction(self) -> None:

@@ -374,15 +374,19 @@ def test_a_replica_that_is_still_applying_is_waited_for(
 def test_rows_that_only_the_replicas_log_has_are_read_as_the_table_was(
     servers_folder: Path, tmp_path: Path
 ) -> None:
-    """MariaDB's log does not show which column ends versions, nor does the catalog any more."""
+    """MariaDB's log does not show which column ends versions, nor does the catalog any more.
+
+    Nor did the table have one at the begin of the replica's log file, all of which has landed.
+    """
     keys = {"t": ["k"]}
     with replicated("mariadb", servers_folder / tmp_path.name, NAME) as servers:
         primary, replica = servers.primary, servers.replica
         primary.execute(
-            "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL UNIQUE, v int,"
-            " b timestamp(6) GENERATED ALWAYS AS ROW START, e timestamp(6) GENERATED ALWAYS AS ROW END,"
-            " PERIOD FOR SYSTEM_TIME (b, e)) WITH SYSTEM VERSIONING",
-            "INSERT INTO t (id, k, v) VALUES (1, 1, 1), (2, 2, 2)",
+            "CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL UNIQUE, v int)",
+            "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)",
+            "ALTER TABLE t ADD b timestamp(6) GENERATED ALWAYS AS ROW START,"
+            " ADD e timestamp(6) GENERATED ALWAYS AS ROW END,"
+            " ADD PERIOD FOR SYSTEM_TIME (b, e), ADD SYSTEM VERSIONING",
         )
         name = TableName(primary.name, "t")
         with agent(primary, tmp_path, keys=keys) as store:
