@@ -34,8 +34,8 @@ GRANT REPLICATION SLAVE, BINLOG MONITOR, REPLICA MONITOR ON *.* TO deltatide;
 -- right also shows what other sessions run, to the agent alone: a dump's condition can't ask for it.
 GRANT PROCESS ON *.* TO deltatide;
 
--- Two small tables of the agent, in a database of their own, which it creates: what changed without the log,
--- and where the log began.
+-- A small table of the agent, in a database of its own, which it creates: where the log began, and a row that
+-- it writes to before it reads a chunk of a dump.
 GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO deltatide;
 
 -- Not granted, and not needed: FILE, EXECUTE, SUPER, RELOAD, any right to change captured tables.

@@ -25,8 +25,8 @@ GRANT SELECT ON `shop`.* TO deltatide;
 -- The log holds the changes of all databases; the agent keeps those of captured tables.
 GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO deltatide;
 
--- Two small tables of the agent, in a database of their own, which it creates: what changed without the log,
--- and where the log began.
+-- A small table of the agent, in a database of its own, which it creates: where the log began, and a row that
+-- it writes to before it reads a chunk of a dump.
 GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO deltatide;
 
 -- Not granted, and not needed: FILE, EXECUTE, PROCESS, SUPER, RELOAD, any right to change captured tables.

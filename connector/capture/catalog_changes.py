@@ -1,8 +1,8 @@
 """Acts on catalog checks: decides which tables are captured, dumped, and quarantined.
 
-New tables are dumped. Tables that changed without row events are dumped again. Tables that can't be captured
-(anymore) are quarantined. Dropped tables are no longer captured. Changed comments land; they change nothing
-else.
+New tables are dumped. Tables that changed without row events are dumped again; the log may tell of them, too.
+Tables that can't be captured (anymore) are quarantined. Dropped tables are no longer captured. Changed
+comments land; they change nothing else.
 
 Invariants:
 
@@ -29,6 +29,7 @@ from connector.capture.tables import HINT, Tables
 from connector.config import Config, TableConfig
 from connector.errors import GapError, RequestError, TableError
 from connector.findings import checked_tables
+from connector.landing.event_batch import UnloggedNotice
 from connector.landing.format import comments_id
 from connector.landing.manifest import DumpNeed, DumpState, TableState
 from connector.logged_table import LoggedTable
@@ -267,6 +268,25 @@ def repair_unlogged(
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
         _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
     dumps.start_unblocked(source.position_past_barrier)
+
+
+def repair_told(
+    tables: Tables, dumps: DumpQueue, told: Iterable[UnloggedNotice], number: int, position: int
+) -> None:
+    """Queue a full dump of each table that changed without row events by what the log up to a position says.
+
+    The next manifest, `number`, has both that log and the dump, so no crash or failover leaves one without
+    the other. The dump begins at the position, so it sees what the statement did.
+    """
+    reasons = {notice.table: notice.reason for notice in told}
+    for name in [name for name in tables.captured() if name in reasons]:
+        waiting = [d for d in dumps.active_of(name) if (d.kind, d.state) == ("full", "waiting")]
+        if not tables.has_key(name):
+            tables.notice(name, "gap", f"{reasons[name]}: row changes that this made did not land")
+            tables.update(name, reported_upto=(dumps.epoch, position))
+        elif all((dump.floor or 0) < position for dump in waiting):
+            tables.notice(name, "gap", f"{reasons[name]}: dumping it again")
+            _queue_repair(dumps, name, number, position, None)
 
 
 def settle_traits(tables: Tables, dumps: DumpQueue, number: int, position: int) -> set[TableName]:

@@ -30,6 +30,7 @@ from connector.capture.catalog_changes import (
     end_dumps_of_quarantined,
     forget_contradicted_checks,
     land_new_comments,
+    repair_told,
     repair_unlogged,
     require_some_named,
     settle_traits,
@@ -298,7 +299,7 @@ class Capture:
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fit = {n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)}
         self._tables_to_start |= new | fit | catalog_snapshot.unprepared
-        self._unfit_before, self._checked_at = set(catalog_snapshot.unfit), catalog_snapshot.begun
+        self._unfit_before = set(catalog_snapshot.unfit)
 
     def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:
         """Stop capturing tables that two checks missed (a RENAME may hide one), once their log has landed."""
@@ -377,8 +378,6 @@ class Capture:
     def _commit(self, landed: LandedSegment, reader: LogReader) -> bool:
         """Commit what has landed, and confirm it, unless it has to wait; return whether it is committed."""
         number = self._manifest_history.next_number
-        if landed.unlogged:  # a failover may lose what the source noted
-            self._apply_catalog_changes(self._source.check_catalog(self._tables.fingerprints()))
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         newest, chunks = self._manifest_history.newest, self._dumps.committable(landed.position)
         self._tables.note_redefined(landed.redefined, self.config)
@@ -390,6 +389,7 @@ class Capture:
             self._tables.quarantine(found)
         for schema, changed in landed.layouts:
             self._repair(self._tables.adopt(schema, changed), number, changed)
+        repair_told(self._tables, self._dumps, landed.unlogged, number, landed.position)
         self._tables.note_before_images(landed.before_images)
         self._tables_to_start |= settle_traits(self._tables, self._dumps, number, landed.position)
         end_dumps_of_quarantined(self._tables, self._dumps)

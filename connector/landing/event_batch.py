@@ -130,13 +130,14 @@ class TableRedefined:
 
 @dataclass(frozen=True)
 class UnloggedNotice:
-    """A statement in the log that may change a table's rows without row events; the source has recorded it.
+    """Log after which a table's rows may differ from what their events say: a statement, or a lost piece.
 
-    The next look at the catalog tells of it.
+    The manifest that has this log names the dump of the table.
     """
 
     table: TableName
     lsn: int
+    reason: str
 
 
 Decoded = EventBatch | QuarantineNotice | TableRedefined | UnloggedNotice

@@ -1,8 +1,8 @@
 """A table's fingerprint in the manifest, which detects changes without row events. Pure.
 
-Two fields record such changes, and trigger a dump if they differ: `noted`, what the log reader recorded
-(`connector.mysql.state_tables`), and `unlogged`, the table's ids when they were last seen to differ
-without a statement that did it, with the log position.
+One field records such changes, and triggers a dump if it differs: `unlogged`, the table's ids when they were
+last seen to differ without a statement that did it, with the log position. Of those that a statement made,
+the log itself tells (`connector.landing.event_batch.UnloggedNotice`).
 
 A table gets another id whenever it is emptied or rebuilt: in MariaDB InnoDB's, in MySQL that of its
 tablespace, with the time of its definition (`connector.mysql.table_ids`). A logged statement changes it as
@@ -48,7 +48,6 @@ STATEMENTS_KEPT = 64
 class Fingerprint:
     """See the module; `ids` is empty if unknown. `at` is a position of `epoch`."""
 
-    noted: str = ""
     unlogged: str = ""
     epoch: int = 0
     at: int = 0
@@ -56,16 +55,16 @@ class Fingerprint:
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint:
-        """Parse what `__str__` wrote."""
-        noted, unlogged, epoch, at, ids = text.split("|")
-        return cls(noted, unlogged, int(epoch), int(at), ids)
+        """Parse what `__str__` wrote; it used to begin with another field."""
+        *_, unlogged, epoch, at, ids = text.split("|")
+        return cls(unlogged, int(epoch), int(at), ids)
 
     def __str__(self) -> str:
-        return f"{self.noted}|{self.unlogged}|{self.epoch}|{self.at}|{self.ids}"
+        return f"{self.unlogged}|{self.epoch}|{self.at}|{self.ids}"
 
     def differs(self, before: Fingerprint) -> bool:
         """Return whether rows may have changed without row events since an earlier fingerprint."""
-        return (self.noted, self.unlogged) != (before.noted, before.unlogged)
+        return self.unlogged != before.unlogged
 
 
 class Statements:
@@ -179,12 +178,12 @@ class Judge:
         earlier = self._unexplained.get(table)
         if earlier is None:
             return known
-        if earlier.known != replace(known, noted="") or earlier.seen.epoch != reading.epoch:
+        if earlier.known != known or earlier.seen.epoch != reading.epoch:
             del self._unexplained[table]
             return known
         explained = self._statements.late_between(table, earlier.seen.at, reading.after)
         unlogged = known.unlogged if explained else earlier.seen.unlogged
-        return replace(earlier.seen, noted=known.noted, unlogged=unlogged)
+        return replace(earlier.seen, unlogged=unlogged)
 
     def _judge(self, reading: IdReading, table: TableName, known: Fingerprint) -> Fingerprint:
         statements, before, after = self._statements, reading.before, reading.after
@@ -209,5 +208,5 @@ class Judge:
         unlogged = replace(seen, unlogged=f"{reading.epoch}:{after}:{seen.ids}")
         if crashed:
             return unlogged
-        self._unexplained[table] = _Unexplained(replace(known, noted=""), unlogged)
+        self._unexplained[table] = _Unexplained(known, unlogged)
         return known

@@ -49,7 +49,7 @@ from connector.mysql.log.reader import ReaderProgress
 from connector.mysql.log.visibility import Visibility
 from connector.mysql.predicate import FAILED, check_predicate, limit_time
 from connector.mysql.server import end_of_log, find_server, position_of
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from connector.schema import TableName, TableSchema
 from connector.silence import awaited_of
 from connector.source import ChunkRows, KeyRange
@@ -106,7 +106,7 @@ class MysqlTables:
     def __init__(
         self,
         connect: Callable[[], Connection[Any]],
-        state_tables: StateTables,
+        state_table: StateTable,
         tables: Callable[[], Mapping[TableName, TableConfig]],
         progress: Callable[[], ReaderProgress | None],
         predicate_seconds: float = 600.0,
@@ -120,7 +120,7 @@ class MysqlTables:
             with self._errors(TableName("", ""), None):
                 self._server = find_server(self._connection)
                 self._guarding = find_server(self._guard)
-            self._visibility = Visibility(self._guard, self._server, state_tables)
+            self._visibility = Visibility(self._guard, self._server, state_table)
         except BaseException:
             close(self._connection)
             raise

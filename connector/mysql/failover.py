@@ -317,7 +317,7 @@ def _quote_file(file: str) -> str:
 def is_known(connection: Connection[Any], server: Server, landed: Manifest, shared: str | None) -> bool:
     """Return whether a landing zone was provably read from this server or a replica of it.
 
-    `shared`: the identity in our own tables, which replicas copy.
+    `shared`: the identity in our own table, which replicas copy.
     """
     if landed.source.system_id in (shared, server.uuid):
         return True

@@ -14,7 +14,7 @@ counts only when another server's log is compared. There, a number of a retired 
 transaction that landed or of a later one. It is certain that no later one has been passed only after a file
 that lists exactly the retired number, and before something that has landed.
 
-Our own writes (`connector.mysql.state_tables`) are transactions too, and a server that takes over may lack
+Our own writes (`connector.mysql.state_table`) are transactions too, and a server that takes over may lack
 them. So both classes remember, for each uuid, or server in a domain, that ends in such writes, the state
 before them. That is what a server is `needed` to have, since executing the rest or not makes no difference to
 any captured table. The next transaction of anybody else there ends this: the tail is short, and never a hole.

@@ -26,7 +26,7 @@ from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import BASE, BODY, FILE_START, FLAGS, TYPE, header_of, size_of
 from connector.mysql.log.stream import BinlogStream, LogEndedError, UnreadableLogError
 from connector.mysql.server import LogFile, format_binlog_position
-from connector.mysql.state_tables import RecordedFile
+from connector.mysql.state_table import RecordedFile
 from connector.position import pack_binlog_position, unpack_binlog_position
 from connector.silence import SILENCE_SECONDS
 

@@ -30,7 +30,7 @@ from connector.mysql.server import (
     is_replica,
     log_files,
 )
-from connector.mysql.state_tables import GRANT, RIGHTS, StateTables
+from connector.mysql.state_table import GRANT, RIGHTS, StateTable
 from connector.mysql.table_ids import table_ids
 from connector.schema import TableName
 from connector.source import Finding
@@ -49,7 +49,7 @@ def check(
     server: Server,
     config: SourceConfig,
     tables: Mapping[TableName, TableConfig],
-    state_tables: StateTables,
+    state_table: StateTable,
     definitions: Definitions,
 ) -> list[Finding]:
     """Check everything and report all findings, good and bad."""
@@ -64,7 +64,7 @@ def check(
     known = definitions.read(connection, awaited, tables)
     triggers = Triggers(connection, with_virtual(server, awaited, known), tables)
     context = CheckContext(
-        connection, connect, server, config, tables, state_tables, found, busy,
+        connection, connect, server, config, tables, state_table, found, busy,
         known, readable_tables(connection, server, awaited),
         Cascades(connection, server), triggers, variables, user,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def check(
         *_check_server(context),
         *_check_log(context),
         *_check_rights(context),
-        *_check_own_tables(context),
+        *_check_own_table(context),
         *check_tables(context),
     ]
 
@@ -305,17 +305,17 @@ def _check_rights(context: CheckContext) -> Iterator[Finding]:
         yield Finding("rights", "ok", f"{user} may read the log")
 
 
-def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
-    """Check that our two small tables exist and are writable, or could be created."""
+def _check_own_table(context: CheckContext) -> Iterator[Finding]:
+    """Check that our own small table exists and is writable, or could be created."""
     unwritten = context.variable("read_only") == "ON" or is_replica(context.connection)
     with refusals() as denied:
-        if not unwritten and context.state_tables.is_there(context.connection):
+        if not unwritten and context.state_table.is_there(context.connection):
             rows(context.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
-            context.state_tables.try_writing(context.connection)
-            yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark exists")
+            context.state_table.try_writing(context.connection)
+            yield Finding("own table", "ok", f"{OWN_DATABASE}.watermark exists")
             return
         if not unwritten and _may_create(context):
-            yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark will be created")
+            yield Finding("own table", "ok", f"{OWN_DATABASE}.watermark will be created")
             return
     fix = f"{GRANT} TO {context.user};"
     missing = (
@@ -327,18 +327,16 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
         missing = "the server is read-only or a replica"
         fix = "nothing to do; or capture its primary; or if it was promoted: RESET REPLICA ALL;"
     if _has_gtids(context):
-        how = "" if context.server.mariadb else "low watermarks are taken by gtid_executed, and "
-        yield Finding(
-            "own tables", "warning", f"{missing}: {how}an unlogged change quarantines its table", fix
-        )
+        how = "by a pause" if context.server.mariadb else "by gtid_executed"
+        yield Finding("own table", "warning", f"{missing}: low watermarks are taken {how}", fix)
     else:
         yield Finding(
-            "own tables", "failed", f"{missing}; dumps need it for their watermarks without GTIDs", fix
+            "own table", "failed", f"{missing}; dumps need it for their watermarks without GTIDs", fix
         )
 
 
 def _may_create(context: CheckContext) -> bool:
-    """Return whether the user may create the tables and use them."""
+    """Return whether the user may create the table and use it."""
     grants = [str(found[0]) for found in rows(context.connection, "SHOW GRANTS")]
     scopes = ("*.*", f"`{OWN_DATABASE}`.*")
     held: set[str] = set()

@@ -43,7 +43,7 @@ from connector.mysql.definitions.session_values import compares_texts_with_dates
 from connector.mysql.definitions.triggers import Triggers
 from connector.mysql.definitions.virtual_columns import miscomputed, miscomputed_columns
 from connector.mysql.server import Server
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from connector.schema import TableName
 from connector.source import Finding
 
@@ -60,7 +60,7 @@ class CheckContext:
     server: Server
     config: SourceConfig
     tables: Mapping[TableName, TableConfig]
-    state_tables: StateTables
+    state_table: StateTable
     found: Sequence[TableFacts]
     busy: Collection[TableName]
     definitions: Mapping[TableName, Definition]

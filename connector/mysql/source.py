@@ -51,8 +51,8 @@ from connector.mysql.server import (
     log_files,
     position_of,
 )
-from connector.mysql.state_tables import RecordedFile, StateTables
-from connector.mysql.table_ids import TableIds, with_notes
+from connector.mysql.state_table import RecordedFile, StateTable
+from connector.mysql.table_ids import TableIds
 from connector.position import Position, pack_binlog_position, unpack_binlog_position
 from connector.schema import KnownTables, TableName
 from connector.source import (
@@ -77,7 +77,7 @@ class MysqlSource:
 
     def __init__(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         self._config, self._tables = config, tables
-        self._state_tables = StateTables(config.name)
+        self._state_table = StateTable(config.name)
         self._session = ServerSession(self._connect)
         self._watching = ServerSession(self._connect)
         self._checking, self._definitions = Lock(), Definitions()
@@ -106,7 +106,7 @@ class MysqlSource:
         """Check and report every precondition; raises only if the server can't be reached."""
         connection = self._session.get()
         with driver_errors("checking the database"):
-            server, own, known = self._session.server, self._state_tables, self._definitions
+            server, own, known = self._session.server, self._state_table, self._definitions
             connect = lambda: self._connect(replication=True)  # noqa: E731
             return preflight.check(connection, connect, server, self._config, self._tables, own, known)
 
@@ -114,9 +114,9 @@ class MysqlSource:
         """Return the database's identity: that of `landed` if it was provably read from here."""
         connection, server = self._session.get(), self._session.server
         with driver_errors("reading the identity"):
-            shared = self._state_tables.identity(connection)
+            shared = self._state_table.identity(connection)
             if landed is not None and failover.is_known(connection, server, landed, shared):
-                shared = self._state_tables.landed_id = landed.source.system_id
+                shared = self._state_table.landed_id = landed.source.system_id
                 self._session.note_checked()
         return SourceIdentity(
             name=self._config.name,
@@ -144,14 +144,14 @@ class MysqlSource:
         """Do nothing: any number of sessions may read the log."""
 
     def prepare(self) -> PreparedSource:
-        """Create our own two small tables if allowed. The log already has all tables."""
+        """Create our own small table if allowed. The log already has all tables."""
         connection = self._checked()
         with driver_errors("creating deltatide.watermark"):
-            self._state_tables.create(connection)
+            self._state_table.create(connection)
         return PreparedSource()
 
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        """Check the tables and the recorded unlogged changes, in a session of its own."""
+        """Check the tables, in a session of its own."""
         with self._checking:  # the loop checks too, when it starts capturing a table
             return self._check_catalog(known or {})
 
@@ -167,7 +167,6 @@ class MysqlSource:
                 self._watching.close()
                 raise TransientError("the catalog session is on another server than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
-            noted = self._state_tables.unlogged(connection)
             begun = position_of(*end_of_log(connection, server))
             busy: set[TableName] = set()  # locked by others for long; a later check examines them
             found = catalog.find_tables(connection, self._config, busy)
@@ -180,7 +179,7 @@ class MysqlSource:
             if reader is not None and reader.progress.server != server.uuid:
                 reader = None  # its positions are in another server's log
             versioned = {facts.table for facts in found if facts.kind == "SYSTEM VERSIONED"} | busy
-            seen = with_notes(self._ids.judge(connection, server, before, reader, versioned), noted)
+            seen = self._ids.judge(connection, server, before, reader, versioned)
             position = position_of(*end_of_log(connection, server))
         fingerprints = {table: str(fingerprint) for table, fingerprint in seen.items()}
         unfit = {p.table: UnfitTable(p.reason, p.hint or "") for x in layouts if (p := x.problem) is not None}
@@ -221,7 +220,7 @@ class MysqlSource:
             name, offset = end_of_log(connection, server)
             position = boundary_of(name, offset)
             gtids = self._executed_at(connection, server, name, offset)
-            barrier = first_barrier(connection, server, self._state_tables)
+            barrier = first_barrier(connection, server, self._state_table)
             self._one_phase.note_barrier(server.uuid, position, barrier)
         created = self._created(server, name, checked=True)  # else nothing there can be relied on
         self._begun = recorded_file = RecordedFile(server.uuid, position >> 32, created)
@@ -235,7 +234,7 @@ class MysqlSource:
         here = self._session.server
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection)
-            recorded_file = self._begun or self._state_tables.recorded_file(connection)
+            recorded_file = self._begun or self._state_table.recorded_file(connection)
         before = resume_point.server or (recorded_file.server if recorded_file else here.uuid)
         if before != here.uuid:
             reason = f"the log is server {here.uuid}'s, not {before}'s"
@@ -333,8 +332,8 @@ class MysqlSource:
         number, offset = unpack_binlog_position(resume_point.position)
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection)
-            self._state_tables.create(connection)
-            writable = self._state_tables.is_writable(connection)
+            self._state_table.create(connection)
+            writable = self._state_table.is_writable(connection)
         if number not in files:
             raise TransientError(
                 f"the server no longer has the log at {format_binlog_position(resume_point.position)}"
@@ -346,8 +345,7 @@ class MysqlSource:
         if writable:
             recorded_file = RecordedFile(server.uuid, number, self._created(server, files[number].name))
             with driver_errors("recording the log file"):
-                recorded = self._state_tables.record_file(connection, recorded_file)
-                self._state_tables.note_again(connection)
+                recorded = self._state_table.record_file(connection, recorded_file)
             self._begun = None if recorded else self._begun
         file = files[number].name
         known = known or KnownTables({}, {})
@@ -390,13 +388,13 @@ class MysqlSource:
             epoch, resume_point.position, captured, kept, self._ids.statements, self._cut_off,
             self._prepared, self._one_phase, self._shown, survives_crashes=survives,
         )  # fmt: skip
-        return MysqlLogReader(epoch, buffer, stream, side, server, self._state_tables, writable=writable)
+        return MysqlLogReader(epoch, buffer, stream, side, server, self._state_table, writable=writable)
 
     def open_tables(self) -> MysqlTables:
         """Open connections for dumps; low watermarks follow the log reader that was opened last."""
         return MysqlTables(
             self._connect,
-            self._state_tables,
+            self._state_table,
             lambda: self._tables,
             self._log_progress,
             self._config.predicate_seconds,
@@ -428,7 +426,7 @@ class MysqlSource:
 
     def _checked(self) -> Connection[Any]:
         """Return the session; if there is a landing zone already, its server has been checked."""
-        return self._session.get() if self._state_tables.landed_id is None else self._session.get_checked()
+        return self._session.get() if self._state_table.landed_id is None else self._session.get_checked()
 
     def _connect_to(self, server: Server, *, replication: bool = False) -> Connection[Any]:
         """Connect to this very server, to which the address may no longer lead."""

@@ -17,7 +17,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import pymysql
@@ -282,10 +281,3 @@ def _of_current_rows(connection: Connection[Any], tables: Collection[TableName])
 def _short(ids: list[str]) -> str:
     text = ",".join(ids)
     return text if len(ids) <= _FEW_IDS else hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def with_notes(
-    known: Mapping[TableName, Fingerprint], noted: Mapping[TableName, str]
-) -> dict[TableName, Fingerprint]:
-    """Return the fingerprints with what the log reader recorded."""
-    return {table: replace(print_, noted=noted.get(table, "")) for table, print_ in known.items()}

@@ -29,7 +29,7 @@ from connector.mysql.codec.rows_event import CASCADING, MARIADB_INSERTS, SQL_KEY
 from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions
 from connector.mysql.gtid import Gtids
 from connector.mysql.log import events
-from connector.mysql.log.ddl_effects import DdlEffects, UnloggedSpan
+from connector.mysql.log.ddl_effects import DdlEffects
 from connector.mysql.log.event_groups import EventGroups
 from connector.mysql.log.events import ARTIFICIAL, FRAMES, STOP, TRANSACTION_PAYLOAD, Begin
 from connector.mysql.log.file_sequence import FileSequence
@@ -323,6 +323,12 @@ class LogBuffer:
 
     # Segments.
 
+    @property
+    def unlogged(self) -> int:
+        """The number of tables that whole transactions may have changed without row events."""
+        open_ = self._groups.open
+        return self._effects.count_unlogged(open_.lsn if open_ else None)
+
     def take(self) -> LogSegment | MysqlSegment:
         """Take all whole transactions, and all that was found out about tables in the open one."""
         rows, transactions = self._groups.take_whole()
@@ -361,11 +367,3 @@ class LogBuffer:
         else:
             last = log_identity.of_file(unpack_binlog_position(lsn)[0], begun)
         return last.model_copy(update={"engine_lsn": self.engine_lsn})
-
-    def take_unlogged(self) -> list[UnloggedSpan]:
-        """Take unlogged changes to record at the source, or else to pass to `report_unlogged_quarantine`."""
-        return self._effects.take_unlogged()
-
-    def report_unlogged_quarantine(self, unlogged: UnloggedSpan) -> None:
-        """Quarantine a table whose change could not be recorded."""
-        self._effects.report_unlogged_quarantine(unlogged)

@@ -1,7 +1,7 @@
 """Handles what transactions do to tables without rows events: empties, rereads or quarantines the tables.
 
 Invariant: whatever may have changed a captured table and is not in its rows events is reported: as an event
-that empties it, as `UnloggedSpan`, or by quarantining it. Nothing is ignored.
+that empties it, as an `UnloggedNotice`, or by quarantining it. Nothing is ignored.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
-from typing import NamedTuple
 
 from connector.landing.event_batch import QuarantineNotice, TableRedefined, UnloggedNotice
 from connector.mysql.catalog_fingerprint import Statements
@@ -33,10 +32,8 @@ _ROW_FORMAT = "SET GLOBAL binlog_format = ROW, let no session set another, then 
 
 _OURS = re.compile(
     rf"UPDATE {OWN_DATABASE}\.watermark SET [\w =+,']*"
-    rf"|INSERT INTO {OWN_DATABASE}\.(watermark \(source, id\)|unlogged_change) VALUES \([\w ,']*\)"
-    r"( ON DUPLICATE KEY UPDATE [\w =,']*)?"
-    rf"|INSERT INTO {OWN_DATABASE}\.unlogged_change SELECT \* FROM {OWN_DATABASE}\.unlogged_change"
-    r" WHERE 1 = 0",
+    rf"|INSERT INTO {OWN_DATABASE}\.watermark \(source, id\) VALUES \([\w ,']*\)"
+    rf"|INSERT INTO {OWN_DATABASE}\.watermark SELECT \* FROM {OWN_DATABASE}\.watermark WHERE 1 = 0",
     re.ASCII,
 )
 """Our own writes as statements, once the server's binlog_format is another: they name no other table, nor a
@@ -46,18 +43,6 @@ MariaDB dumped again.
 
 PREPARED_KEPT = 10_000
 """Limit of XA transactions whose tables are kept: more than are ever prepared at once."""
-
-
-class UnloggedSpan(NamedTuple):
-    """A table whose rows may have changed without row events: first at `lsn` and why, last at `last`.
-
-    The last one is recorded: an earlier reader may have recorded the first, which may already be handled.
-    """
-
-    table: TableName
-    lsn: int
-    reason: str
-    last: int
 
 
 class DdlEffects:
@@ -77,17 +62,12 @@ class DdlEffects:
     ) -> None:
         self._schema_cache, self._held = schema_cache, held
         self._statements = statements or Statements()
-        self._unlogged: dict[TableName, UnloggedSpan] = {}
+        self._unlogged: dict[TableName, tuple[UnloggedNotice, UnloggedNotice]] = {}  # the first and the last
         self._quarantined: list[QuarantineNotice] = []
         self._announced: list[tuple[int, TableSchema]] = []
-        self._done: list[TableRedefined | UnloggedNotice] = []
+        self._redefined: list[TableRedefined] = []
         self._prepared = {} if prepared is None else prepared
         self._foreign_keys_known = False
-
-    def take_unlogged(self) -> list[UnloggedSpan]:
-        """Take unlogged changes to record, or else to pass to `report_unlogged_quarantine`."""
-        unlogged, self._unlogged = self._unlogged, {}
-        return list(unlogged.values())
 
     def take_found(
         self, open_lsn: int | None
@@ -104,11 +84,20 @@ class DdlEffects:
             [found for found in announced if found[0] != open_lsn],
         )
 
+    def count_unlogged(self, open_lsn: int | None) -> int:
+        """Return the number of tables to be dumped again, except because of the transaction at `open_lsn`."""
+        return sum(first.lsn != open_lsn for first, _ in self._unlogged.values())
+
     def take_done(self, open_lsn: int | None) -> list[TableRedefined | UnloggedNotice]:
-        """Take what statements did to tables, except those of the transaction at `open_lsn`."""
-        found = self._done
-        self._done = [each for each in found if each.lsn == open_lsn]
-        return [each for each in found if each.lsn != open_lsn]
+        """Take what statements did to tables, except those of the transaction at `open_lsn`.
+
+        Each may have changed the rows of all tables, so of those changes only the first of a table is told.
+        """
+        redefined, unlogged = self._redefined, self._unlogged
+        self._redefined = [each for each in redefined if each.lsn == open_lsn]
+        self._unlogged = {n: (last, last) for n, (_, last) in unlogged.items() if last.lsn == open_lsn}
+        changed = [first for first, _ in unlogged.values() if first.lsn != open_lsn]
+        return [*(each for each in redefined if each.lsn != open_lsn), *changed]
 
     def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
         """Apply a statement's effects; return the number of events they became.
@@ -213,7 +202,7 @@ class DdlEffects:
         if self._schema_cache.mariadb:
             for table in sorted(tables):
                 self._schema_cache.forget_traits(table)
-                self._done.append(TableRedefined(table, lsn))
+                self._redefined.append(TableRedefined(table, lsn))
 
     def note_crash(self, position: int) -> None:
         """Record that the server crashed, and where its log begins again."""
@@ -232,12 +221,11 @@ class DdlEffects:
                 log.warning("%s: %s; rereading its rows", table, reason)
 
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
-        """Record a change, merged into one per table; return whether it is the table's first."""
-        known = self._unlogged.get(table)
-        if known is None:  # else what is told already has the next look show them all
-            self._done.append(UnloggedNotice(table, lsn))
-        self._unlogged[table] = (known or UnloggedSpan(table, lsn, reason, lsn))._replace(last=lsn)
-        return known is None
+        """Report that a table's rows may have changed; return whether it is the first such change of it."""
+        notice = UnloggedNotice(table, lsn, reason)
+        first, _ = self._unlogged.get(table, (notice, notice))
+        self._unlogged[table] = first, notice
+        return first is notice
 
     def _reread_indirect(self, query: Query, lsn: int) -> None:
         """Reread all tables that a change in the statement format may have reached."""
@@ -261,7 +249,7 @@ class DdlEffects:
                 self._announce(table, lsn, effect.columns)
                 self._schema_cache.forget_columns(table, (*effect.columns, *effect.added), effect.renamed)
                 if effect.renamed or self._schema_cache.mariadb:
-                    self._done.append(TableRedefined(table, lsn, effect.renamed))
+                    self._redefined.append(TableRedefined(table, lsn, effect.renamed))
             elif self._matters(effect, table):
                 self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)
@@ -353,8 +341,3 @@ class DdlEffects:
         for table in sorted(tables):
             advice = hint or f"dump it again: deltatide dump {table}"
             self._quarantined.append(QuarantineNotice(table, lsn, reason, advice))
-
-    def report_unlogged_quarantine(self, unlogged: UnloggedSpan) -> None:
-        """Report a table whose change could not be recorded, for `Tables.quarantine`."""
-        hint = f"dump it again: deltatide dump {unlogged.table}"
-        self._quarantined.append(QuarantineNotice(unlogged.table, unlogged.lsn, unlogged.reason, hint))

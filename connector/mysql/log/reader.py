@@ -3,7 +3,7 @@
 Invariants:
 
 - Nothing is confirmed to the server: it keeps its log by time or size, which `preflight` checks.
-- Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
+- Unlogged changes (`connector.mysql.state_table`) are recorded before `read` returns.
 - When the log continues in a new file, the file's creation time is recorded at the next poll of the log's
   end, so a RESET can be detected later.
 - Before it reports log that can't be read, what precedes it has landed, however long that takes: from what
@@ -38,7 +38,7 @@ from connector.mysql.server import (
     log_files,
     position_of,
 )
-from connector.mysql.state_tables import RecordedFile, StateTables
+from connector.mysql.state_table import RecordedFile, StateTable
 from connector.position import unpack_binlog_position
 from connector.silence import answered
 
@@ -64,7 +64,7 @@ STALL_BYTES = 1 << 16
 class ReaderProgress(NamedTuple):
     """The position the log was read up to, the transactions executed up to there, and the log's server.
 
-    `writable`: whether our own tables may be written on that server. `one_phase`: of the log so far, which
+    `writable`: whether our own table may be written on that server. `one_phase`: of the log so far, which
     grows; `epoch`: of the position.
     """
 
@@ -93,14 +93,14 @@ class MysqlLogReader:
         stream: BinlogStream,
         side: Connection[Any],
         server: Server,
-        state_tables: StateTables,
+        state_table: StateTable,
         *,
         writable: bool,
     ) -> None:
         self.behind_bytes = 0
         self.unreadable_at: int | None = None
         self.epoch, self._buffer, self._stream, self._side = epoch, buffer, stream, side
-        self._server, self._state_tables, self._writable = server, state_tables, writable
+        self._server, self._state_table, self._writable = server, state_table, writable
         self._recorded_file = self._opened_file = buffer.file
         self._polled_at = 0.0
         self._reported: str | None = None
@@ -121,8 +121,8 @@ class MysqlLogReader:
 
     @property
     def buffered_rows(self) -> int:
-        """Rows events held, of whole transactions."""
-        return self._buffer.whole_rows
+        """Rows events held, of whole transactions, and tables that these may have changed without any."""
+        return self._buffer.whole_rows + self._buffer.unlogged
 
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes`."""
@@ -138,7 +138,6 @@ class MysqlLogReader:
             if time.monotonic() >= deadline:
                 break
         self._publish_progress()
-        self._record_unlogged()
         if time.monotonic() - self._polled_at > POLL_SECONDS:
             self._poll_end_of_log()
 
@@ -205,22 +204,13 @@ class MysqlLogReader:
         self._stream.close()
         close(self._side)
 
-    def _record_unlogged(self) -> None:
-        changes = self._buffer.take_unlogged()
-        if changes and self._writable:
-            with driver_errors("recording unlogged changes"):
-                self._state_tables.note_all_unlogged(self._side, self.epoch, changes)
-        elif changes:
-            for found in changes:
-                self._buffer.report_unlogged_quarantine(found)
-
     def _record_file(self) -> None:
         """Record the file being read, unless it is the recorded one."""
         file, created = self._buffer.file, self._buffer.created
         if not self._writable or file == self._recorded_file or created is None:
             return
         with driver_errors("recording the log file"):
-            recorded = self._state_tables.record_file(
+            recorded = self._state_table.record_file(
                 self._side, RecordedFile(self._server.uuid, file, created)
             )
         if recorded:
@@ -229,7 +219,6 @@ class MysqlLogReader:
     def _note_writable(self, writable: bool) -> None:
         """Record whether the server may be written to; once it may, write what was held back."""
         if writable and not self._writable:
-            self._state_tables.note_again(self._side)
             self._recorded_file = _NOT_RECORDED
         self._writable = writable
 
@@ -241,7 +230,7 @@ class MysqlLogReader:
         doing = "reading the end of the log"
         with driver_errors(doing):
             with answered(descriptor_of(self._side), doing):  # what follows may wait for a replica
-                writable = self._state_tables.is_writable(self._side, self._writable)
+                writable = self._state_table.is_writable(self._side, self._writable)
             self._note_writable(writable)
             if not self._writable:  # it may be a replica by now, and not log what it applies
                 ensure_logging(self._side, self._server)

@@ -33,7 +33,7 @@ from connector.mysql.catalog import LOCKED
 from connector.mysql.connection import brief_wait, code_of, is_transient, literal, row, text_of
 from connector.mysql.log.reader import ReaderProgress
 from connector.mysql.server import Server, end_of_log
-from connector.mysql.state_tables import GRANT, StateTables
+from connector.mysql.state_table import GRANT, StateTable
 from connector.schema import TableName
 
 VISIBLE_SECONDS = 5.0
@@ -79,7 +79,7 @@ class _Barrier(NamedTuple):
     position: int
 
 
-def first_barrier(connection: Connection[Any], server: Server, state_tables: StateTables) -> float | None:
+def first_barrier(connection: Connection[Any], server: Server, state_table: StateTable) -> float | None:
     """Return when a write of ours had returned, now that the position is known at which an epoch begins.
 
     None in MySQL, which has no commits in one phase, and where none is possible now: chunks raise their own.
@@ -87,10 +87,10 @@ def first_barrier(connection: Connection[Any], server: Server, state_tables: Sta
     if not server.mariadb:
         return None
     try:
-        if not state_tables.is_writable(connection):
+        if not state_table.is_writable(connection):
             return None
         with brief_wait(connection):
-            return time.monotonic() if state_tables.raise_barrier(connection) else None
+            return time.monotonic() if state_table.raise_barrier(connection) else None
     except pymysql.Error as error:
         if is_transient(code_of(error)) and code_of(error) not in LOCKED:
             raise
@@ -103,8 +103,8 @@ class Visibility:
     `session`: one that does not open them, on the server whose log is read.
     """
 
-    def __init__(self, session: Connection[Any], server: Server, state_tables: StateTables) -> None:
-        self._session, self._server, self._state_tables = session, server, state_tables
+    def __init__(self, session: Connection[Any], server: Server, state_table: StateTable) -> None:
+        self._session, self._server, self._state_table = session, server, state_table
         self._looks: deque[_Look] = deque()
         self._barriers: deque[_Barrier] = deque()
 
@@ -166,7 +166,7 @@ class Visibility:
         TABLES WITH READ LOCK), rights that were taken away, a full disk.
         """
         try:
-            return self._state_tables.raise_barrier(self._session)
+            return self._state_table.raise_barrier(self._session)
         except pymysql.Error as error:
             if is_transient(code_of(error)) and code_of(error) not in LOCKED:
                 raise

@@ -77,7 +77,7 @@ class MysqlDatabase(SqlTables):
         """Do nothing: the position is in the landing zone."""
 
     def forget(self) -> None:
-        """Do nothing: the next agent finds its two small tables."""
+        """Do nothing: the next agent finds its small table."""
 
     def decode_log(self, url: str, end: int) -> float:
         """Decode the log file with mariadb-binlog or mysqlbinlog, output discarded; return the seconds."""

@@ -17,7 +17,7 @@ from connector.mysql import dump
 from connector.mysql.catalog import LOCKED
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log import reader, visibility
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -616,13 +616,13 @@ def test_the_first_chunk_after_a_start_waits_for_commits_in_one_phase_from_befor
     """They may have waited for a replica until just our first write, and no log that we read has them."""
     barriers: list[float] = []
     snapshots: list[float] = []
-    run, raise_barrier = dump.query, StateTables.raise_barrier
+    run, raise_barrier = dump.query, StateTable.raise_barrier
 
     def noted_query(connection: Connection[Any], statement: str) -> None:
         snapshots.extend([time.monotonic()] * ("CONSISTENT SNAPSHOT" in statement))
         run(connection, statement)
 
-    def noted_barrier(self: StateTables, connection: Connection[Any]) -> bool:
+    def noted_barrier(self: StateTable, connection: Connection[Any]) -> bool:
         if not (may_write_at_start or opened):
             raise pymysql.OperationalError(LOCKED[0], "by FLUSH TABLES WITH READ LOCK")
         is_raised = raise_barrier(self, connection)
@@ -630,7 +630,7 @@ def test_the_first_chunk_after_a_start_waits_for_commits_in_one_phase_from_befor
         return is_raised
 
     monkeypatch.setattr(dump, "query", noted_query)
-    monkeypatch.setattr(StateTables, "raise_barrier", noted_barrier)
+    monkeypatch.setattr(StateTable, "raise_barrier", noted_barrier)
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source, opened = source_of(mariadb), False
     with following(source):
@@ -673,13 +673,13 @@ def test_without_gtids_the_snapshot_is_opened_after_a_barrier_that_follows_commi
     with following(source) as log:
         tables = source.open_tables()
         monkeypatch.setattr(tables, "_log_progress", lambda: log.progress._replace(gtids=None))
-        raise_barrier = source._state_tables.raise_barrier
+        raise_barrier = source._state_table.raise_barrier
 
         def late(connection: object) -> bool:
             mariadb.execute("UPDATE t SET v = 'new'")
             return raise_barrier(connection)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(source._state_tables, "raise_barrier", late)
+        monkeypatch.setattr(source._state_table, "raise_barrier", late)
         mariadb.execute("SET GLOBAL binlog_order_commits = OFF")
         try:
             with pytest.raises(NotYetError, match="SET GLOBAL binlog_order_commits = ON"):

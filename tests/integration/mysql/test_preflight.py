@@ -366,14 +366,14 @@ def test_each_missing_right_is_reported_with_its_grant(mariadb: MysqlDatabase, a
     found = findings(mariadb, url=agent)
     assert found["rights"].state == "failed"
     assert ("REPLICATION CLIENT" if mariadb.is_mysql else "BINLOG MONITOR") in fixed(found["rights"])
-    assert found["own tables"].state == "warning"
-    assert ("gtid_executed" in found["own tables"].detail) == mariadb.is_mysql
+    assert found["own table"].state == "warning"
+    assert ("gtid_executed" in found["own table"].detail) == mariadb.is_mysql
     assert found[f"tables {mariadb.name}.*"].state == "failed"  # nothing can be seen
-    mariadb.execute(fixed(found["rights"]), fixed(found["own tables"]))
+    mariadb.execute(fixed(found["rights"]), fixed(found["own table"]))
     user = agent.partition("//")[2].partition(":")[0]
     mariadb.execute(f"GRANT INSERT ON {formatted} TO `{user}`")  # it can be seen now, and not be read
     found = findings(mariadb, url=agent)
-    assert found["rights"].state == found["own tables"].state == "ok"
+    assert found["rights"].state == found["own table"].state == "ok"
     mariadb.execute(fixed(found[f"table {name}"]))
     if not mariadb.is_mysql:
         mariadb.execute(fixed(found["process"]))

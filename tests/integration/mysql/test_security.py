@@ -149,7 +149,7 @@ def test_check_names_a_right_that_is_missing(shop: Shop) -> None:
     lost = {
         f"REVOKE REPLICATION SLAVE ON *.* FROM {user}": "rights",
         f"REVOKE BINLOG MONITOR ON *.* FROM {user}": "rights",
-        f"REVOKE INSERT ON deltatide.* FROM {user}": "own tables",
+        f"REVOKE INSERT ON deltatide.* FROM {user}": "own table",
         f"REVOKE SELECT ON `{_escaped(name)}`.* FROM {user}": f"tables {name}.*",
     }
     if not shop.database.is_mysql:

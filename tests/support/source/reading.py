@@ -67,6 +67,11 @@ def events(segment: Segment) -> list[Row]:
     return sorted(found, key=lambda row: (row["_cdc"]["lsn"], row["_cdc"]["seq"]))
 
 
+def unlogged_in(segment: Segment) -> set[str]:
+    """Return the names of the tables that may have changed without row events, by what the segment says."""
+    return {found.table.name for found in segment.decode() if isinstance(found, UnloggedNotice)}
+
+
 def quarantines(segment: Segment) -> list[QuarantineNotice]:
     """Return the tables that the segment quarantines."""
     return [found for found in segment.decode() if isinstance(found, QuarantineNotice)]

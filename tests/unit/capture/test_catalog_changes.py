@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
-from connector.capture.catalog_changes import forget_contradicted_checks, repair_unlogged
+from connector.capture.catalog_changes import forget_contradicted_checks, repair_told, repair_unlogged
 from connector.capture.dumps.queue import DumpQueue
 from connector.capture.loop import Capture
 from connector.capture.tables import Tables
 from connector.errors import TransientError
+from connector.landing.event_batch import UnloggedNotice
 from connector.landing.manifest import FullDump
 from connector.logged_table import LoggedTable
 from connector.schema import TableName
@@ -39,6 +41,36 @@ def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dum
     assert tables.snapshot(2) == before
     repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
     assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
+
+
+@pytest.mark.parametrize(("floor", "state", "expected"), [
+    (49, "waiting", [("repair", 50)]),
+    (50, "waiting", [("request", 50)]),  # it sees all that
+    (50, "running", [("repair", 50)]),
+])  # fmt: skip
+def test_what_the_log_tells_is_dumped_unless_a_dump_is_to_begin_after_it(
+    database: MemoryDatabase, store: MemoryStore, floor: int, state: Literal["waiting", "running"],
+    expected: list[tuple[str, int]],
+) -> None:  # fmt: skip
+    start = Start(database, store)
+    tables, dumps = start.open()
+    dumps.states.clear()
+    dumps.add(ITEMS, manifest=1, floor=floor).state = state
+    gone = UnloggedNotice(TableName.parse("public.gone"), 40, "it was renamed")
+    repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten"), gone], 2, 50)
+    assert [(d.reason, d.floor) for d in dumps.active_of(ITEMS)] == expected
+    assert not dumps.active_of(gone.table)
+
+
+def test_what_the_log_tells_of_a_quarantined_table_waits_for_its_release(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    dumps.states.clear()
+    tables.update(ITEMS, state="quarantined")
+    repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten")], 2, 50)
+    assert not dumps.active_of(ITEMS)
 
 
 @pytest.mark.parametrize("column", ["b", "B"])

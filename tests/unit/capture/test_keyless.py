@@ -11,6 +11,7 @@ from connector.capture.catalog_changes import (
     capture_named,
     end_dumps_of_quarantined,
     forget_contradicted_checks,
+    repair_told,
     repair_unlogged,
 )
 from connector.capture.request_intake import RequestIntake
@@ -18,7 +19,7 @@ from connector.config import TableConfig
 from connector.control.dump_requests import request_dump
 from connector.control.verifications import captured_tables
 from connector.errors import RequestError
-from connector.landing.event_batch import QuarantineNotice
+from connector.landing.event_batch import QuarantineNotice, UnloggedNotice
 from connector.landing.manifest import Manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.logged_table import LoggedTable, Positions
@@ -102,8 +103,10 @@ def test_a_change_without_row_events_is_told(keyless: MemoryDatabase, store: Mem
     tables, dumps = start.open()
     keyless.unlogged[ITEMS] = 1
     repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
+    repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten")], 2, 50)
     assert not dumps.active_of(ITEMS)
-    assert ["row changes that this made did not land" in n.text for n in tables.notices] == [True]
+    assert ["row changes that this made did not land" in n.text for n in tables.notices] == [True, True]
+    assert tables.states[ITEMS].reported_upto == (1, 50)
 
 
 @pytest.mark.parametrize("former", [True, False])

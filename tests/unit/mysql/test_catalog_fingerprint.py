@@ -18,8 +18,8 @@ from connector.position import pack_binlog_position
 from connector.schema import TableName
 
 T = TableName("d", "t")
-KNOWN = Fingerprint(noted="1:7", epoch=1, at=100, ids="18")
-SEEN = Fingerprint("1:7", "", 1, 200, "19")
+KNOWN = Fingerprint(epoch=1, at=100, ids="18")
+SEEN = Fingerprint("", 1, 200, "19")
 
 
 def statements(*lsns: int, late: int | None = None, crash: int | None = None) -> Statements:
@@ -50,6 +50,7 @@ def judged(kept: Statements, *readings: IdReading, known: Fingerprint = KNOWN) -
 def test_a_fingerprint_comes_back_as_it_was_written() -> None:
     assert Fingerprint.parse(str(KNOWN)) == KNOWN
     assert Fingerprint.parse(str(Fingerprint())) == Fingerprint()
+    assert Fingerprint.parse("1:7|1:210:19|1|250|19") == Fingerprint("1:210:19", 1, 250, "19")  # as it was
 
 
 def readings(*ids: str) -> list[IdReading]:
@@ -98,17 +99,8 @@ def test_what_an_agent_did_not_get_to_decide_or_to_remember_is_seen_again() -> N
     assert judge.judge(two, undecided)[T].differs(KNOWN)
     assert judge.judge(three, undecided)[T].differs(KNOWN)  # the caller has discarded that
     assert judged(statements(), two, three).differs(KNOWN)  # another agent
-    noted = replace(KNOWN, noted="1:8")
-    assert judged(statements(), one, known=noted) == noted
-    repaired = Fingerprint("1:8", "", 1, 250, "19")  # taken over by a dump
+    repaired = Fingerprint("1:210:19", 1, 250, "19")  # taken over by a dump
     assert judge.judge(three, {T: repaired}) == {T: repaired}
-
-
-def test_the_log_reader_keeps_notes_of_its_own_meanwhile() -> None:
-    judge, (one, two) = Judge(statements()), readings("19", "19")
-    judge.judge(one, {T: KNOWN})
-    found = judge.judge(two, {T: replace(KNOWN, noted="1:8")})[T]
-    assert (found.noted, found.unlogged) == ("1:8", "1:210:19")
 
 
 def test_a_difference_of_one_server_is_none_of_the_next() -> None:
@@ -199,7 +191,7 @@ def test_a_statement_beside_the_look_leaves_the_judgment_to_the_next_one(ids: st
 
 
 def test_ids_that_are_not_known_or_are_another_servers_are_taken_over() -> None:
-    for known in (Fingerprint(noted="1:7"), Fingerprint("1:7", "", 2, 900, "3")):
+    for known in (Fingerprint(), Fingerprint("", 2, 900, "3")):
         found = first("19", known=known)
         assert not found.differs(known)
         assert (found.ids, found.at) == ("19", 200)

@@ -12,7 +12,7 @@ from connector.mysql import source
 from connector.mysql.log.stream import UnreadableLogError
 from connector.mysql.server import LogFile, Server
 from connector.mysql.source import MysqlSource
-from connector.mysql.state_tables import RecordedFile
+from connector.mysql.state_table import RecordedFile
 from connector.schema import TableName
 from connector.source import ResumePoint
 
@@ -55,7 +55,7 @@ def test_a_file_whose_begin_can_not_be_read_twice_in_a_row_is_a_gap(
     monkeypatch.setattr(reading, "_created", created)
     monkeypatch.setattr(reading._session, "get", lambda: None, raising=False)
     monkeypatch.setattr(source, "log_files", lambda _: {7: LogFile(7, "bin.000007", 900)})
-    monkeypatch.setattr(reading._state_tables, "recorded_file", lambda _: RecordedFile("u", 7, 1))
+    monkeypatch.setattr(reading._state_table, "recorded_file", lambda _: RecordedFile("u", 7, 1))
     point = ResumePoint((7 << 32) + 400)
     for _ in range(2):
         with pytest.raises(TransientError):

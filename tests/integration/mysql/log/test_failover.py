@@ -21,7 +21,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
 from connector.mysql.connection import connect
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from connector.schema import TableName
 from connector.source import LogReader
 from connector.store.local import LocalStore
@@ -415,9 +415,9 @@ def test_check_accepts_a_replica_and_says_that_it_is_not_written_to(servers: Rep
     reading = source_of(servers.replica)
     found = {finding.name: finding for finding in reading.check()}
     reading.close()
-    assert {name for name, finding in found.items() if finding.state != "ok"} == {"own tables", "durability"}
-    assert found["own tables"].state == "warning"
-    assert "a replica" in found["own tables"].detail
+    assert {name for name, finding in found.items() if finding.state != "ok"} == {"own table", "durability"}
+    assert found["own table"].state == "warning"
+    assert "a replica" in found["own table"].detail
 
 
 def test_a_replica_is_known_without_a_right_to_write(servers: Replicated, tmp_path: Path) -> None:
@@ -523,9 +523,9 @@ def test_a_replica_that_runs_triggers_of_its_own_ends_the_agent_and_is_a_gap(
 def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Let the agent ask often whether the server may be written; yields: wait for three more answers."""
     answers = []
-    ask = StateTables.is_writable
+    ask = StateTable.is_writable
 
-    def counted(self: StateTables, *arguments: Any) -> bool:
+    def counted(self: StateTable, *arguments: Any) -> bool:
         answers.append(ask(self, *arguments))
         return answers[-1]
 
@@ -534,7 +534,7 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         wait_until(lambda: len(answers) >= size, "the end of the log is polled three times", seconds=8)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StateTables, "is_writable", counted)
+        patched.setattr(StateTable, "is_writable", counted)
         yield wait
 
 
@@ -587,17 +587,17 @@ def test_an_agent_that_may_not_ask_whether_it_reads_a_replica_writes_nothing(
     )
     url = primary.server.url(user="least", password="secret", database=NAME)
     before, config = executed(primary), config_of(primary, tmp_path, url=url)
-    state_tables = StateTables(config.source.name)
+    state_table = StateTable(config.source.name)
     with pytest.raises(PreconditionError, match="GRANT BINLOG MONITOR, REPLICA MONITOR"):
         run(config)
     with contextlib.closing(connect(url, "test")) as connection:
-        assert not state_tables.create(connection)
+        assert not state_table.create(connection)
         assert executed(primary) == before
         land(primary, tmp_path / "by another")  # so that the agent's tables are there
-        assert not state_tables.is_writable(connection)
+        assert not state_table.is_writable(connection)
         primary.execute("GRANT REPLICA MONITOR ON *.* TO least@'%'")
     with contextlib.closing(connect(url, "test")) as connection:
-        assert state_tables.is_writable(connection)
+        assert state_table.is_writable(connection)
 
 
 def empty_partition_and_die(

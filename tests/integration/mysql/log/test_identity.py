@@ -12,7 +12,7 @@ from connector.errors import TransientError
 from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql.failover import missing, shares_history
 from connector.mysql.server import find_server
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from connector.source import Failover
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import read_all, source_of
@@ -43,7 +43,7 @@ def test_tables_that_are_made_later_have_the_landing_zones_id(mariadb: MysqlData
     landed = cast(Manifest, SimpleNamespace(source=identity, gtids=None))
     assert source.identity(landed).system_id == server.uuid
     source.prepare()
-    assert StateTables(source._config.name).identity(later._session.get()) == server.uuid
+    assert StateTable(source._config.name).identity(later._session.get()) == server.uuid
     assert later.identity().system_id == server.uuid
     source.close()
     later.close()
@@ -67,7 +67,7 @@ def test_a_session_that_was_reopened_since_its_server_was_checked_writes_nothing
     with pytest.raises(TransientError, match="since its server was checked"):
         steps[step]()
     with mariadb.connect() as connection:
-        assert StateTables(source._config.name).identity(connection) is None
+        assert StateTable(source._config.name).identity(connection) is None
     assert source.check_resumable(point) is None
     steps[step]()
     source.close()

@@ -288,7 +288,7 @@ def test_a_log_that_was_off_is_a_gap_if_an_agent_was_only_started_meanwhile(
     restart_with(restored, log_bin=None, skip_log_bin="", **other)
     with pytest.raises(PreconditionError, match="does not write its binary log") as raised:
         run(config_of(restored, tmp_path))
-    assert ("own tables" in str(raised.value) or "server_id" in str(raised.value)) == bool(other)
+    assert ("own table" in str(raised.value) or "server_id" in str(raised.value)) == bool(other)
     restored.execute("SET GLOBAL read_only = 0", *UNLOGGED)
     restored.server.settings = kept
     restored.server.restart()

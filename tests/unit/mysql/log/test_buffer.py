@@ -23,7 +23,7 @@ from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.packet import BODY, END
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout
 from connector.mysql.log.transaction import OnePhaseCommits, ShownByLog
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from connector.position import Position, pack_binlog_position
 from connector.schema import TableName
 
@@ -168,6 +168,13 @@ class Log:
     def end(self) -> int:
         return pack_binlog_position(self.file, self.offset)
 
+    def unlogged(self) -> list[UnloggedNotice]:
+        """Take the tables that may have changed without row events."""
+        noticed = self.buffer._effects._unlogged
+        found = [first for first, _ in noticed.values()]
+        noticed.clear()
+        return found
+
     def taken(self) -> list[tuple[str, int | None, int, int]]:
         """Operation, key, lsn and seq of what is whole."""
         return landed(self.buffer.take())
@@ -282,7 +289,7 @@ def test_a_table_whose_foreign_key_is_gone_when_its_changes_are_read_is_reread_l
     log = Log()
     log.gtid()
     log.query(f"ALTER TABLE u {statement}")
-    found = [(each.table.name, each.reason) for each in log.buffer.take_unlogged()]
+    found = [(each.table.name, each.reason) for each in log.unlogged()]
     assert found == ([] if mariadb else [("u", "ALTER TABLE ... DROP FOREIGN KEY")])
 
 
@@ -300,7 +307,7 @@ def test_a_statement_in_two_phases_takes_effect_where_it_is_committed(
     log.query("ALTER TABLE t DROP SYSTEM VERSIONING, MODIFY a int")
     assert log.buffer.position == log.end
     assert log.schema_cache.forgotten == ({"t"} if effect else set())
-    assert [each.lsn for each in log.buffer.take_unlogged()] == ([at] if effect else [])
+    assert [each.lsn for each in log.unlogged()] == ([at] if effect else [])
     assert any(isinstance(found, TableRedefined) for found in log.buffer.take().decode()) == effect
 
 
@@ -332,7 +339,7 @@ def test_rows_that_mariadb_inserted_without_checks_are_reread_unless_duplicates_
     log = Log()
     at = log.end
     insert_unchecked(log, statement, kind=kind)
-    found = log.buffer.take_unlogged()
+    found = log.unlogged()
     assert [(each.table, each.lsn) for each in found] == ([(TableName("d", "t"), at)] if may_lack else [])
 
 
@@ -342,7 +349,7 @@ def test_a_statement_that_inserts_into_a_second_table_by_a_trigger_does_not_repo
     monkeypatch.setattr(SchemaCache, "mariadb", True)
     log = Log()
     insert_unchecked(log, "INSERT INTO t VALUES (1)", also="d.u")
-    assert {each.table.name for each in log.buffer.take_unlogged()} == {"t", "u"}
+    assert {each.table.name for each in log.unlogged()} == {"t", "u"}
 
 
 @pytest.mark.parametrize(("flags", "mariadb"), [(0x03, True), (0x05, True), (0x07, False)])
@@ -352,7 +359,7 @@ def test_rows_of_a_session_that_checks_anything_are_kept_as_are_mysqls(
     monkeypatch.setattr(SchemaCache, "mariadb", mariadb)
     log = Log()
     insert_unchecked(log, "INSERT IGNORE INTO t VALUES (1)" if mariadb else None, flags=flags)
-    assert log.buffer.take_unlogged() == []
+    assert log.unlogged() == []
 
 
 def insert_unchecked(
@@ -429,7 +436,7 @@ def test_a_statement_about_a_table_that_is_locked_waits_and_has_its_effects_once
             log.buffer.feed([])
             assert (log.buffer.position, log.buffer.locked) == (log.end, None)
             locked.add(TableName("d", "u"))
-    assert log.buffer.take_unlogged() == unhindered.buffer.take_unlogged()
+    assert log.unlogged() == unhindered.unlogged()
     assert log.taken() == unhindered.taken()
 
 
@@ -440,7 +447,7 @@ def test_statements_that_are_transactions_of_their_own_move_the_position() -> No
         log.gtid()
         log.query(statement)
         assert log.buffer.position == log.end
-    assert log.buffer.take_unlogged()[0][:2] == (TableName("d", "u"), lsn)
+    assert [(each.table.name, each.lsn) for each in log.unlogged()] == [("u", lsn)]
     assert [row[:2] for row in log.taken()] == [("truncate", None)]
 
 
@@ -449,7 +456,7 @@ def test_a_statement_that_can_not_be_read_has_all_tables_read_again_whatever_its
     log.gtid()
     statement = b"ALTER TABLE d.t COMMENT '\xe9'"
     log.write(events.QUERY, struct.pack("<IIBHH", 1, 0, 5, 0, 0) + b"other\0" + statement)
-    assert {found.table.name for found in log.buffer.take_unlogged()} == {"t", "u"}
+    assert {found.table.name for found in log.unlogged()} == {"t", "u"}
 
 
 def test_our_own_writes_as_statements_concern_no_table() -> None:
@@ -459,7 +466,7 @@ def test_our_own_writes_as_statements_concern_no_table() -> None:
     is logged though it changes no row, as those are that find out whether we may write.
     """
     log, tried = Log(), MagicMock()
-    StateTables("a").try_writing(tried)
+    StateTable("a").try_writing(tried)
     executed = tried.cursor.return_value.__enter__.return_value.execute.call_args_list
     assert len(executed) == 2
     for statement in (
@@ -468,12 +475,10 @@ def test_our_own_writes_as_statements_concern_no_table() -> None:
         "UPDATE deltatide.watermark SET log_server = _utf8mb4 X'75', log_file = 7, log_created = 5"
         " WHERE source = _utf8mb4 X'61'",
         "INSERT INTO deltatide.watermark (source, id) VALUES (_utf8mb4 X'61', _utf8mb4 X'62')",
-        "INSERT INTO deltatide.unlogged_change VALUES (_utf8mb4 X'61', X'64', X'74', 1, 2, X'63')"
-        " ON DUPLICATE KEY UPDATE reason = X'63', epoch = 1, lsn = 2",
     ):
         log.gtid()
         log.query(statement)
-        assert log.buffer.take_unlogged() == []
+        assert log.unlogged() == []
         assert quarantined_in(log.buffer.take()) == set()
     for statement in (
         "UPDATE deltatide.watermark JOIN d.t SET a = 1",
@@ -484,7 +489,7 @@ def test_our_own_writes_as_statements_concern_no_table() -> None:
     ):
         log.gtid()
         log.query(statement)
-        assert log.buffer.take_unlogged() != []
+        assert log.unlogged() != []
         assert ("t" in quarantined_in(log.buffer.take())) == (" t " in statement or "d.t" in statement)
 
 
@@ -602,7 +607,7 @@ def test_rows_are_read_again_whose_key_column_may_have_become_another(clauses: s
     log.transaction(1)
     log.gtid()
     log.query(f"ALTER TABLE t {clauses}")
-    assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
+    assert [found.table.name for found in log.unlogged()] == ["t"]
 
 
 @pytest.mark.parametrize(
@@ -615,7 +620,7 @@ def test_rows_are_read_again_that_may_have_had_the_same_configured_key(statement
         log.transaction(1, table=f"d.{table}")
         log.gtid()
         log.query(statement.format(table))
-    assert [found.table.name for found in log.buffer.take_unlogged()] == ["keyed"]
+    assert [found.table.name for found in log.unlogged()] == ["keyed"]
 
 
 @pytest.mark.parametrize(("clauses", "read_again"), [("DROP id", ["t"]), ("ADD id int PRIMARY KEY", [])])
@@ -627,7 +632,7 @@ def test_rows_are_read_again_whose_layout_is_unknown_when_a_column_goes(
     log = Log()
     log.gtid()
     log.query(f"ALTER TABLE t {clauses}")
-    assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+    assert [found.table.name for found in log.unlogged()] == read_again
 
 
 @pytest.mark.parametrize(
@@ -646,7 +651,7 @@ def test_rows_are_read_again_whose_stored_columns_a_copy_may_have_changed(
     for table in ("stored", "t"):
         log.gtid()
         log.query(statement.format(table))
-    assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+    assert [found.table.name for found in log.unlogged()] == read_again
 
 
 STRICT_TRANS_TABLES, STRICT_ALL_TABLES, NO_ZERO_DATE = 1 << 21, 1 << 22, 1 << 24
@@ -671,7 +676,7 @@ def test_rows_are_read_again_whose_times_a_copy_may_have_changed(
     for table in ("date", "datetime", "int", "timestamp"):
         log.gtid()
         log.query(f"CREATE INDEX i ON {table} (a)", modes=modes, zone=zone)
-    assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+    assert [found.table.name for found in log.unlogged()] == read_again
 
 
 def test_a_copy_waits_for_a_table_of_which_it_is_not_known_whether_it_has_stored_columns(
@@ -685,10 +690,10 @@ def test_a_copy_waits_for_a_table_of_which_it_is_not_known_whether_it_has_stored
         patch.setattr(SchemaCache, "noted", locked)
         log.gtid()
         log.query("CREATE INDEX i ON stored (a)")
-        assert (log.buffer.locked, log.buffer.take_unlogged()) == ("d.stored is locked", [])
+        assert (log.buffer.locked, log.unlogged()) == ("d.stored is locked", [])
     log.buffer.feed([])
     assert log.buffer.locked is None
-    (found,) = log.buffer.take_unlogged()
+    (found,) = log.unlogged()
     assert found.table.name == "stored"
 
 
@@ -698,7 +703,7 @@ def test_mysql_skips_what_only_mariadb_executes() -> None:
     log.query("TRUNCATE /*M!999999 x */ `u`")
     log.gtid(6)
     log.query("ALTER TABLE t COMMENT '/*M!', MODIFY a int")
-    assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
+    assert [found.table.name for found in log.unlogged()] == ["t"]
     (batch, _) = [batch for batch in log.buffer.take().decode() if isinstance(batch, EventBatch)]
     assert (batch.schema.table.name, batch.truncates) == ("u", True)
 
@@ -907,7 +912,7 @@ def test_a_file_that_only_a_new_process_could_begin_has_all_tables_read_again(cr
     assert log.buffer.position == before
     log.write(events.FORMAT, b"\4\0" + bytes(50) + struct.pack("<I", created) + bytes(41) + b"\1")
     assert log.buffer.position == log.end
-    assert {found.table.name for found in log.buffer.take_unlogged()} == ({"t", "u"} if created else set())
+    assert {found.table.name for found in log.unlogged()} == ({"t", "u"} if created else set())
 
 
 def test_a_file_that_ended_within_a_transaction_stops() -> None:
@@ -936,14 +941,14 @@ def test_after_a_crash_what_mariadb_committed_in_one_phase_is_dumped_again(
         log.transaction(2, table="d.u")
         log.restart()
     log.restart(crash=True)
-    assert log.buffer.take_unlogged() == []
+    assert log.unlogged() == []
     commit_in_one_phase()
     log.open(log.file, log.offset, 4)  # the connection is lost as the server crashes
     log.transaction(3, table="d.u")
     log.restart(crash=True)
     at = pack_binlog_position(log.file, 4)
     expected = [(TableName("d", "t"), at)] if mariadb else []
-    assert [(found.table, found.lsn) for found in log.buffer.take_unlogged()] == expected
+    assert [(found.table, found.lsn) for found in log.unlogged()] == expected
 
 
 def test_a_transaction_that_a_crash_cut_off_is_passed_over_when_the_log_is_read_again() -> None:
@@ -1099,7 +1104,7 @@ def test_what_a_rollback_in_the_log_takes_back_does_not_land() -> None:
     log.query("ROLLBACK")
     log.transaction(6, table="d.v")
     assert [(key, seq) for _, key, _, seq in log.taken()] == [(6, 0)]
-    assert log.buffer.take_unlogged() == []
+    assert log.unlogged() == []
     assert log.buffer.held_bytes == 0
 
 
@@ -1129,7 +1134,7 @@ def test_tables_are_read_again_if_what_a_rollback_takes_back_has_landed_or_is_un
     log.query(statement)
     if statement != "ROLLBACK":
         log.write(events.XID, bytes(8))
-    assert [str(found.table) for found in log.buffer.take_unlogged()] == ["d.t"]
+    assert [str(found.table) for found in log.unlogged()] == ["d.t"]
 
 
 def test_xa_transactions_quarantine_their_tables_when_prepared_and_when_committed() -> None:
@@ -1145,7 +1150,7 @@ def test_xa_transactions_quarantine_their_tables_when_prepared_and_when_committe
     assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t"}
     log.gtid()
     log.query("XA COMMIT X'99',X'',1")  # prepared before we began to read
-    assert {str(found.table) for found in log.buffer.take_unlogged()} == {"d.t", "d.u"}
+    assert {str(found.table) for found in log.unlogged()} == {"d.t", "d.u"}
     assert quarantines(log.buffer.take()) == []
 
 
@@ -1178,7 +1183,7 @@ def test_an_xa_transaction_of_other_tables_is_known_when_the_log_is_opened_again
         log.open(log.file, offset, 4)
         log.gtid()
         log.query("XA COMMIT X'61',X'',1")
-        assert log.buffer.take_unlogged() == []
+        assert log.unlogged() == []
         assert quarantines(log.buffer.take()) == []
 
 
@@ -1257,7 +1262,7 @@ def test_transactions_that_landed_before_a_failover_are_passed_over_with_all_the
         log.query(statement)
     log.gtid(9)
     log.query("TRUNCATE TABLE t")
-    assert not log.buffer.take_unlogged()
+    assert not log.unlogged()
     segment = log.buffer.take()
     assert [(op, key) for op, key, *_ in landed(segment)] == [("insert", 2), ("truncate", None)]
     assert landed(segment)[0][2] == fresh
@@ -1326,7 +1331,7 @@ def test_our_own_writes_at_the_end_are_not_needed_of_another_server() -> None:
     [
         {"table": "d.t"},
         {"table": "other.uncaptured"},
-        {"table": "deltatide.unlogged_change"},
+        {"table": "deltatide.other"},
         {"statement": "TRUNCATE TABLE t"},
         {"statement": "SAVEPOINT a"},
     ],
@@ -1366,13 +1371,26 @@ def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
     assert log.buffer.take().end.gtids_needed is None
 
 
-@pytest.mark.parametrize("statement", ["ALTER TABLE u MODIFY a int", "INSERT INTO x.x SELECT f()"])
-def test_of_unlogged_changes_that_are_read_together_the_last_one_is_written_down(statement: str) -> None:
-    """The first may be known from an earlier reading, and its dump be over before the last one."""
+def test_what_an_open_transaction_may_have_changed_is_told_with_it_as_well() -> None:
+    """The dump that whole transactions lead to may be over before it is committed."""
     log, ends = Log(), []
     for _ in range(2):
         ends.append(log.end)
         log.gtid()
-        log.query(statement)
-    changes = {found.table.name: (found.lsn, found.last) for found in log.buffer.take_unlogged()}
-    assert changes["u"] == tuple(ends)
+        log.query("INSERT INTO x.x SELECT f()")
+    ends.append(log.end)
+    log.gtid()
+    log.query("BEGIN")
+    log.query("INSERT INTO x.x SELECT f()")
+
+    def told() -> list[tuple[str, int]]:
+        found = [each for each in log.buffer.take().decode() if isinstance(each, UnloggedNotice)]
+        return [(each.table.name, each.lsn) for each in found]
+
+    assert log.buffer.unlogged == 2
+    assert told() == [("t", ends[0]), ("u", ends[0])]
+    assert (log.buffer.unlogged, told()) == (0, [])
+    log.write(events.XID, bytes(8))
+    assert log.buffer.unlogged == 2
+    assert told() == [("t", ends[2]), ("u", ends[2])]
+    assert told() == []

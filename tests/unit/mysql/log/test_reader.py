@@ -13,7 +13,7 @@ from connector.mysql.log import events, reader
 from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.log.stream import UnreadableLogError
 from connector.mysql.server import Server
-from connector.mysql.state_tables import StateTables
+from connector.mysql.state_table import StateTable
 from tests.unit.mysql.log.test_buffer import Log
 
 
@@ -161,7 +161,7 @@ def test_the_log_is_opened_again_in_its_next_file_if_that_tells_what_was_execute
     assert asked == (not known)
 
 
-class WrittenTables(StateTables):
+class WrittenTables(StateTable):
     """Says whether it may be written; remembers what was."""
 
     def __init__(self) -> None:
@@ -171,32 +171,29 @@ class WrittenTables(StateTables):
     def is_writable(self, connection: Any, was: bool | None = None) -> bool:
         return self.writable
 
-    def note_again(self, connection: Any) -> None:
-        self.written.append("changes")
-
     def record_file(self, connection: Any, file: Any) -> bool:
         self.written.append(f"file {file.file}")
-        return len(self.written) > 2
+        return len(self.written) > 1
 
 
 def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log, stream, state_tables = Log(), Stream(), WrittenTables()
+    log, stream, state_table = Log(), Stream(), WrittenTables()
     monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000007", log.offset))
     monkeypatch.setattr(reader, "POLL_SECONDS", -1)
     monkeypatch.setattr(reader, "ensure_logging", lambda *_: None)
     server = Server(False, "9.0", 1, "u", False)
     none = cast(Any, None)
-    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, state_tables, writable=True)
-    state_tables.writable = False
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, state_table, writable=True)
+    state_table.writable = False
     reading.read(0, 1 << 20)
     log.buffer._files.created = 1
     reading._recorded_file = 6  # the log goes on in the next file
     reading.read(0, 1 << 20)
-    assert state_tables.written == []
-    state_tables.writable = True
+    assert state_table.written == []
+    state_table.writable = True
     for _ in range(3):
         reading.read(0, 1 << 20)
-    assert state_tables.written == ["changes", "file 7", "file 7"]  # tried again: others had locked it
+    assert state_table.written == ["file 7", "file 7"]  # tried again: others had locked it
     assert reading.progress.writable

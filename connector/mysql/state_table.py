@@ -1,32 +1,26 @@
-"""Our own two small tables at the source: unlogged changes, and proof of where the log began.
+"""Our own small table at the source: proof of where the log began, and a row to write to.
 
 ``deltatide.watermark``: one row per source name: the barrier that a chunk's low watermark rests on, an id
 that replicas share, and the log file last read with its creation time, which reveals a RESET or another
-server. ``deltatide.unlogged_change``: tables whose rows changed without row events, and the log position.
+server.
 
 Invariants:
 
 - The file is recorded only when a log is opened or continues in the next file, so after a manifest.
-- An unlogged change is recorded before the log that showed it is taken, so a crash loses none. Recording is
-  idempotent. After a failover, which may have lost the write, it is recorded again.
-- Nobody needs the watermark's last writes: a failover that lost them is not a gap. One that lost a write of
-  ``unlogged_change`` that has landed is. One that had not landed yet may be lost: the manifest that has the
-  log of the change has its dump, since the catalog is checked before it is committed (`UnloggedNotice`).
+- Nobody needs its last writes: a failover that lost them is not a gap.
 
-One rule says when they are written: on a server that is certainly a primary (`is_primary`) and permits it. On
-a replica, our writes would be transactions of its own, which the other servers lack, and which may break its
+One rule says when it is written: on a server that is certainly a primary (`is_primary`) and permits it. On a
+replica, our writes would be transactions of its own, which the other servers lack, and which may break its
 replication. A server whose role we may not query counts as a replica, and so does one whose replication is
 stopped. The rights are tested by no-op writes when a log is opened and when a server becomes a primary. Other
 sessions' locks (FLUSH TABLES WITH READ LOCK) never change the answer: a write that is not urgent is
-postponed, others wait. If the tables are missing or not writable, everything still works, except that an
-unlogged change quarantines its table, and low watermarks need GTIDs (MySQL) or time instead of the barrier
-(`connector.mysql.log.visibility`).
+postponed, others wait. If the table is missing or not writable, everything still works, except that low
+watermarks need GTIDs (MySQL) or time instead of the barrier (`connector.mysql.log.visibility`).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +38,10 @@ from connector.mysql.connection import (
     row,
     rows,
 )
-from connector.mysql.log.ddl_effects import UnloggedSpan
 from connector.mysql.log.schema_cache import OWN_DATABASE, WATERMARK
 from connector.mysql.server import is_primary
-from connector.schema import TableName
 
 _WATERMARK = str(WATERMARK)
-_UNLOGGED_CHANGE = f"{OWN_DATABASE}.unlogged_change"
 
 RIGHTS = ("CREATE", "SELECT", "INSERT", "UPDATE")
 GRANT = f"GRANT {', '.join(RIGHTS)} ON {OWN_DATABASE}.*"
@@ -61,9 +52,6 @@ _CREATE = (
     " id CHAR(36) CHARACTER SET ascii NOT NULL, barrier BIGINT UNSIGNED NOT NULL DEFAULT 0,"
     " log_server VARCHAR(80) CHARACTER SET ascii, log_file BIGINT UNSIGNED, log_created BIGINT UNSIGNED)"
     " ENGINE = InnoDB",
-    f"CREATE TABLE IF NOT EXISTS {_UNLOGGED_CHANGE} (source VARCHAR(64) CHARACTER SET ascii,"
-    " namespace VARBINARY(256), name VARBINARY(256), epoch INT NOT NULL, lsn BIGINT UNSIGNED NOT NULL,"
-    " reason VARBINARY(500) NOT NULL, PRIMARY KEY (source, namespace, name)) ENGINE = InnoDB",
 )
 
 
@@ -76,8 +64,8 @@ class RecordedFile:
     created: int
 
 
-class StateTables:
-    """The two tables for one source name; every method takes the connection to use.
+class StateTable:
+    """The table for one source name; every method takes the connection to use.
 
     `landed_id`: the id that the landing zone has from before the tables existed, if it is this database's.
     """
@@ -85,7 +73,6 @@ class StateTables:
     def __init__(self, source: str) -> None:
         self._is_ours = f"source = {literal(source)}"
         self._source = literal(source)
-        self._noted: dict[TableName, tuple[int, int, str]] = {}
         self.landed_id: str | None = None
 
     def create(self, connection: Connection[Any]) -> bool:
@@ -126,18 +113,18 @@ class StateTables:
         return True
 
     def is_there(self, connection: Connection[Any]) -> bool:
-        """Return whether both tables exist and are readable."""
+        """Return whether the table exists and is readable."""
         found = rows(
             connection,
             f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{OWN_DATABASE}'"
-            " AND table_name IN ('watermark', 'unlogged_change')",
+            f" AND table_name = '{WATERMARK.name}'",
         )
-        return len(found) == 2
+        return bool(found)
 
     def try_writing(self, connection: Connection[Any]) -> None:
         """Run a no-op write of each kind; raise the driver's error if one is refused."""
         query(connection, f"UPDATE {_WATERMARK} SET barrier = barrier WHERE 1 = 0")
-        query(connection, f"INSERT INTO {_UNLOGGED_CHANGE} SELECT * FROM {_UNLOGGED_CHANGE} WHERE 1 = 0")
+        query(connection, f"INSERT INTO {_WATERMARK} SELECT * FROM {_WATERMARK} WHERE 1 = 0")
 
     def identity(self, connection: Connection[Any]) -> str | None:
         """Return the id that this database and its replicas share; None without one."""
@@ -177,50 +164,3 @@ class StateTables:
                 raise
             return False
         return True
-
-    def note_unlogged(
-        self, connection: Connection[Any], table: TableName, epoch: int, lsn: int, reason: str
-    ) -> None:
-        """Record that a table's rows changed at a log position without row events."""
-        self._noted[table] = epoch, lsn, reason
-        namespace, name = (f"X'{part.encode().hex()}'" for part in table)
-        reason_literal = f"X'{reason.encode()[:500].hex()}'"
-        query(
-            connection,
-            f"INSERT INTO {_UNLOGGED_CHANGE} VALUES"
-            f" ({self._source}, {namespace}, {name}, {epoch}, {lsn}, {reason_literal})"
-            f" ON DUPLICATE KEY UPDATE reason = {reason_literal}, epoch = {epoch}, lsn = {lsn}",
-        )
-
-    def note_all_unlogged(
-        self, connection: Connection[Any], epoch: int, changes: Sequence[UnloggedSpan]
-    ) -> None:
-        """Record such changes in one transaction, and so with one flush of the log."""
-        query(connection, "START TRANSACTION")
-        for table, _, reason, lsn in changes:
-            self.note_unlogged(connection, table, epoch, lsn, reason)
-        query(connection, "COMMIT")
-
-    def note_again(self, connection: Connection[Any]) -> None:
-        """Record missing earlier changes again: a failover may have lost them."""
-        known = self.unlogged(connection)
-        for table, (epoch, lsn, reason) in list(self._noted.items()):
-            if known.get(table) != _fingerprint(epoch, lsn):
-                self.note_unlogged(connection, table, epoch, lsn, reason)
-
-    def unlogged(self, connection: Connection[Any]) -> dict[TableName, str]:
-        """Return each recorded table's fingerprint: the position of its last change."""
-        if not self.is_there(connection):
-            return {}
-        found = rows(
-            connection, f"SELECT namespace, name, epoch, lsn FROM {_UNLOGGED_CHANGE} WHERE {self._is_ours}"
-        )
-        return {TableName(_text(s), _text(n)): _fingerprint(epoch, lsn) for s, n, epoch, lsn in found}
-
-
-def _fingerprint(epoch: int, lsn: int) -> str:
-    return f"{epoch}:{lsn}"
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
