@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pymysql
@@ -23,7 +24,7 @@ from connector.mysql.definitions.triggers import Triggers
 from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
-from connector.source import ResumePoint
+from connector.source import CatalogSnapshot, ResumePoint
 from connector.store.local import LocalStore
 from tests.support.agent.agents import Killed
 from tests.support.agent.captured import landed_tables
@@ -35,6 +36,7 @@ from tests.support.agent.mysql_agents import (
     short_waits,
     wait_caught_up,
 )
+from tests.support.landing.cuts import manifests_in
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import read_all, reader_of, source_of, unanswered
 from tests.support.source.reading import events, following, opened, ops, read_rows, read_to, unlogged_in
@@ -831,3 +833,28 @@ def test_what_foreign_keys_do_at_a_replica_quarantines_their_tables_once_its_pri
 def has_landed(store: LocalStore, position: int) -> bool:
     newest = newest_manifest(store)
     return newest is not None and newest.position >= position
+
+
+def test_a_table_that_is_locked_as_its_statement_lands_is_not_called_exact(
+    mariadb: MysqlDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that copies it may keep it locked for hours, and no check sees it meanwhile."""
+    mariadb.execute(*TABLES)
+    table, check, locked = TableName(mariadb.name, "p-é.#P#"), MysqlSource.check_catalog, threading.Event()
+
+    def omitting(source: MysqlSource, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
+        seen = check(source, known)
+        left = {name: print_ for name, print_ in seen.tables.items() if name != table}
+        return replace(seen, tables=left, busy=seen.busy | {table}) if locked.is_set() else seen
+
+    monkeypatch.setattr(MysqlSource, "check_catalog", omitting)
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        locked.set()
+        mariadb.execute("ALTER TABLE `p-é.#P#` TRUNCATE PARTITION `b#`")
+        end = mariadb.end_of_log()
+        landed = lambda: [each for each in manifests_in(store) if each.position >= end]  # noqa: E731
+        wait_until(lambda: bool(landed()), "the statement landed")
+        assert not landed()[0].tables[table].dumped
+        locked.clear()
+        wait_until(lambda: is_equal(mariadb, store, "p-é.#P#"), "it was dumped again", seconds=20)
