@@ -76,7 +76,7 @@ class DumpSchedule:
         return Settings(**config | at_run_time.model_dump(exclude_none=True))
 
     def in_order(self, dumps: Iterable[DumpState]) -> list[DumpState]:
-        """Return the unfinished dumps that may begin or go on; the first gets the next chunk.
+        """Return the unfinished dumps, given oldest first, that may go on; the first gets the next chunk.
 
         A full dump waits for the table's earlier full dump, and a dump with a barrier until that is lifted.
         """
@@ -94,12 +94,13 @@ class DumpSchedule:
             key=self._rank,
         )
 
-    def _rank(self, dump: DumpState) -> tuple[int, int, int]:
+    def _rank(self, dump: DumpState) -> tuple[int, int]:
+        """Rank a dump; equals keep the order of the queue, whatever number one gets as it is postponed."""
         if dump.keys is not None or dump.where is not None:
-            return 0 if dump.keys is not None else 1, 0, dump.number
+            return 0 if dump.keys is not None else 1, 0
         if dump.next_chunk < FEW_CHUNKS and not dump.verifies:
-            return 2, 0, dump.number
-        return 3, self._turns.get(dump.id, 0), dump.number
+            return 2, 0
+        return 3, self._turns.get(dump.id, 0)
 
     def seconds_until_free(self, dump: DumpState | None = None) -> float:
         """Return how long until another chunk may be read, of this dump or of any; 0: now.

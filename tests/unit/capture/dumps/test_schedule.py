@@ -62,6 +62,22 @@ def test_a_new_table_does_not_wait_behind_a_long_dump_and_two_long_ones_take_tur
     assert 15 < taken.count("long") < 25
 
 
+def test_dumps_that_are_all_postponed_again_and_again_get_their_turn(clock: Clock) -> None:
+    """As where each of the statements that keep coming may have changed all tables."""
+    dumps = queue_of(clock, workers=1)
+    names, begun = ("a", "b", "c", "d"), set[str]()
+    for _ in range(2 * len(names)):
+        for name in names:
+            if not dumps.require(TableName("public", name), 50, None):
+                dumps.add(TableName("public", name), manifest=1, reason="repair", floor=50)
+        task = dumps.next_task(0)
+        assert task is not None
+        begun.add(task.dump.table.name)
+        dumps.give_back(task)
+        dumps.end(task.dump, "cancelled")
+    assert begun == set(names)
+
+
 def test_a_full_dump_waits_for_the_one_before_it_even_if_that_is_paused(clock: Clock) -> None:
     dumps = queue_of(clock)
     first = add(dumps, "t")
