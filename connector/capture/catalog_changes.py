@@ -280,11 +280,10 @@ def repair_told(
     """
     reasons = {notice.table: notice.reason for notice in told}
     for name in [name for name in tables.captured() if name in reasons]:
-        waiting = [d for d in dumps.active_of(name) if (d.kind, d.state) == ("full", "waiting")]
         if not tables.has_key(name):
             tables.notice(name, "gap", f"{reasons[name]}: row changes that this made did not land")
             tables.update(name, reported_upto=(dumps.epoch, position))
-        elif all((dump.floor or 0) < position for dump in waiting):
+        elif not dumps.needs.will_show(name, dumps.active_of(name), position):
             tables.notice(name, "gap", f"{reasons[name]}: dumping it again")
             _queue_repair(dumps, name, number, position, None)
 

@@ -120,6 +120,20 @@ class DumpNeeds:
             dump.floor = _later(dump.floor, need.floor)
             dump.xid_barrier = _later(dump.xid_barrier, need.xid_barrier)
 
+    def will_show(self, table: TableName, dumps: Iterable[DumpState], position: int) -> bool:
+        """Return whether one of a table's unfinished dumps sees all commits before a position.
+
+        Only one that has to end before the table is whole: another may be requested, and cancelled.
+        """
+        need = self.by_table.get(table)
+        owed = (
+            dump
+            for dump in dumps
+            if dump.kind == "full"
+            and (dump.reason in ("initial", "repair") or (need is not None and dump.number > need.outdated))
+        )
+        return any((dump.floor or 0) >= position for dump in owed)
+
     def count(self, dump: DumpState) -> None:
         """Record a completed dump, which may satisfy its table's need."""
         need = self.by_table.get(dump.table)

@@ -43,23 +43,39 @@ def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dum
     assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
 
 
-@pytest.mark.parametrize(("floor", "state", "expected"), [
-    (49, "waiting", [("repair", 50)]),
-    (50, "waiting", [("request", 50)]),  # it sees all that
-    (50, "running", [("repair", 50)]),
+@pytest.mark.parametrize(("reason", "state", "floor", "expected"), [
+    ("repair", "waiting", 49, [("repair", 50)]),
+    ("repair", "waiting", 50, [("repair", 50)]),
+    ("initial", "running", 49, [("repair", 50)]),
+    ("initial", "running", 50, [("initial", 50)]),  # it sees all that
+    ("repair", "running", 50, [("repair", 50)]),
+    ("request", "waiting", 50, [("repair", 50)]),  # while it waits, the table counts as whole
+    ("request", "running", 50, [("repair", 50)]),
 ])  # fmt: skip
-def test_what_the_log_tells_is_dumped_unless_a_dump_is_to_begin_after_it(
-    database: MemoryDatabase, store: MemoryStore, floor: int, state: Literal["waiting", "running"],
-    expected: list[tuple[str, int]],
+def test_what_the_log_tells_is_dumped_unless_a_dump_that_the_table_needs_sees_it(
+    database: MemoryDatabase, store: MemoryStore, reason: Literal["initial", "repair", "request"],
+    state: Literal["waiting", "running"], floor: int, expected: list[tuple[str, int]],
 ) -> None:  # fmt: skip
     start = Start(database, store)
     tables, dumps = start.open()
     dumps.states.clear()
-    dumps.add(ITEMS, manifest=1, floor=floor).state = state
+    dumps.add(ITEMS, manifest=1, reason=reason, floor=floor).state = state
     gone = UnloggedNotice(TableName.parse("public.gone"), 40, "it was renamed")
     repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten"), gone], 2, 50)
     assert [(d.reason, d.floor) for d in dumps.active_of(ITEMS)] == expected
     assert not dumps.active_of(gone.table)
+
+
+def test_a_requested_dump_that_a_need_has_begin_later_sees_what_the_log_tells(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    dumps.states.clear()
+    dumps.require(ITEMS, 50, None)
+    dumps.add(ITEMS, manifest=1)
+    repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten")], 2, 50)
+    assert [d.reason for d in dumps.active_of(ITEMS)] == ["request"]
 
 
 def test_what_the_log_tells_of_a_quarantined_table_waits_for_its_release(
