@@ -3,7 +3,7 @@
 Invariants:
 
 - Nothing is confirmed to the server: it keeps its log by time or size, which `preflight` checks.
-- Unlogged changes (`connector.mysql.state_table`) are recorded before `read` returns.
+- Unlogged changes are taken with the log that tells of them, and wait to land as rows do.
 - When the log continues in a new file, the file's creation time is recorded at the next poll of the log's
   end, so a RESET can be detected later.
 - Before it reports log that can't be read, what precedes it has landed, however long that takes: from what
@@ -79,7 +79,7 @@ class ReaderProgress(NamedTuple):
 class MysqlLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
-    `side`: a separate connection for the end of the log and the state tables. `unreadable_at`: the position
+    `side`: a separate connection for the end of the log and the state table. `unreadable_at`: the position
     after which the server could not read its log, once all before it has landed; or None. `unbroken`: a crash
     in between can't be ruled out.
     """
