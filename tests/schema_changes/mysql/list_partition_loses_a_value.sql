@@ -4,7 +4,7 @@ INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e');
 -- captured
 ALTER TABLE t REORGANIZE PARTITION p1, p2 INTO (PARTITION p1 VALUES IN (1, 2), PARTITION p2 VALUES IN (4));
 UPDATE t SET v = 'x' WHERE id = 4;
--- notice t: it changed without row events
+-- notice t: ALTER TABLE ... REORGANIZE PARTITION: dumping it again
 -- rows t: id | v
 -- 1 | a
 -- 2 | b

@@ -6,8 +6,8 @@ INSERT INTO u VALUES (12, 'l'), (13, 'm');
 -- captured
 ALTER TABLE t EXCHANGE PARTITION p2 WITH TABLE u;
 INSERT INTO t VALUES (14, 'n');
--- notice t: it changed without row events
--- notice u: it changed without row events
+-- notice t: ALTER TABLE: dumping it again
+-- notice u: ALTER TABLE: dumping it again
 -- rows t: id | v
 -- 1 | a
 -- 12 | l

@@ -4,7 +4,7 @@ INSERT INTO t VALUES (1, 'a'), (11, 'k');
 -- captured
 ALTER TABLE t TRUNCATE PARTITION p2;
 INSERT INTO t VALUES (12, 'l');
--- notice t: it changed without row events
+-- notice t: ALTER TABLE ... TRUNCATE PARTITION: dumping it again
 -- rows t: id | v
 -- 1 | a
 -- 12 | l

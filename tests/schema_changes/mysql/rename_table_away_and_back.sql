@@ -8,7 +8,7 @@ INSERT INTO other VALUES (2, 'b');
 RENAME TABLE other TO t;
 COMMIT;
 INSERT INTO t VALUES (3, 'c');
--- notice t: it changed without row events
+-- notice t: RENAME TABLE: dumping it again
 -- rows t: id | v
 -- 1 | a
 -- 2 | b

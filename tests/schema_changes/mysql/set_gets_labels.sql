@@ -4,7 +4,7 @@ INSERT INTO t VALUES (1, 'a'), (2, 'a,b');
 -- captured
 ALTER TABLE t MODIFY m set('c', 'b', 'a');
 INSERT INTO t VALUES (3, 'a,c');
--- notice t: it changed without row events
+-- notice t: ALTER TABLE ... MODIFY: dumping it again
 -- rows t: id | m
 -- 1 | a
 -- 2 | b,a

@@ -5,7 +5,7 @@ INSERT INTO t VALUES (1, 'abcdefgh'), (2, 'ab');
 SET sql_mode = '';
 ALTER TABLE t MODIFY v varchar(3);
 INSERT INTO t VALUES (3, 'xyz');
--- notice t: it changed without row events
+-- notice t: ALTER TABLE ... MODIFY: dumping it again
 -- rows t: id | v
 -- 1 | abc
 -- 2 | ab

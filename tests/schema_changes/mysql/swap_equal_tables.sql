@@ -7,8 +7,8 @@ INSERT INTO u VALUES (1, 'of u'), (2, 'of u');
 RENAME TABLE t TO tmp, u TO t, tmp TO u;
 INSERT INTO t VALUES (3, 'new of t');
 INSERT INTO u VALUES (3, 'new of u');
--- notice t: it changed without row events
--- notice u: it changed without row events
+-- notice t: RENAME TABLE: dumping it again
+-- notice u: RENAME TABLE: dumping it again
 -- rows t: id | v
 -- 1 | of u
 -- 2 | of u
