@@ -265,7 +265,7 @@ class LogBuffer:
             else:
                 self._handle_control(kind, packet, payload.end)
             size += len(event) + EVENT_OVERHEAD
-            if size >= upto_bytes:
+            if size >= upto_bytes and groups.open is not None:  # else the position would still be before it
                 return False
         return True
 

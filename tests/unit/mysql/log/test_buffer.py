@@ -831,6 +831,23 @@ def test_a_large_compressed_transaction_is_unpacked_part_by_part(
     assert most < 3000
 
 
+def test_a_compressed_transaction_lands_at_its_end_wherever_its_unpacking_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if that is right behind its commit: else a manifest from before it had its rows."""
+    monkeypatch.setattr("connector.mysql.log.transaction_payload.AT_ONCE_BYTES", 0)
+    log = Log()
+    log.gtid()
+    log.write(events.TRANSACTION_PAYLOAD, payload(2))
+    positions = set()
+    for _ in range(6):
+        log.buffer.unpack_more(1)  # an event at a time
+        segment = log.buffer.take()
+        if segment.rows:
+            positions.add(segment.position)
+    assert positions == {log.end}
+
+
 @pytest.mark.parametrize("at", [END, BODY, BODY + 2])
 def test_what_announces_a_compressed_transaction_counts_once_it_is_whole(at: int) -> None:
     """Until then its checksum is unknown: damage would be taken for a lost connection, or a bug, for ever."""
