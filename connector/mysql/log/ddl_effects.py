@@ -246,8 +246,9 @@ class DdlEffects:
                 self.report_quarantine({table}, lsn, f"{effect.reason} changed it", _ROW_FORMAT)
             elif effect.kind == "columns":
                 self._schema_cache.forget(table)
-                self._announce(table, lsn, effect.columns)
-                self._schema_cache.forget_columns(table, (*effect.columns, *effect.added), effect.renamed)
+                self._announce(table, lsn, effect)
+                added = (name for name, is_certain in effect.added if is_certain)
+                self._schema_cache.forget_columns(table, (*effect.columns, *added), effect.renamed)
                 if effect.renamed or self._schema_cache.mariadb:
                     self._redefined.append(TableRedefined(table, lsn, effect.renamed))
             elif self._matters(effect, table):
@@ -266,20 +267,23 @@ class DdlEffects:
             return self._schema_cache.has_configured_key(table)
         return effect.kind != "foreign key" or not self._schema_cache.mariadb
 
-    def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
+    def _announce(self, table: TableName, lsn: int, effect: Effect) -> None:
         """Announce a layout that no row may ever show: the catalog's, first without the columns that went.
 
         The catalog may be ahead of the log, and announcing twice is harmless. If it has a column of such a
         name, that is a different column, which a later statement added, so a layout without the name must
         come between the two. Without its key, or if the layout is unknown, the table has no such layout: its
-        rows are reread.
+        rows are reread. So they are if the catalog lacks a column that came: its values are not to be had any
+        more, and only a dump, which goes on until the log has caught up, keeps cuts from being exact without.
         """
-        now = self._schema_cache.latest(table)
+        now, gone = self._schema_cache.latest(table), {lower(name) for name in effect.columns}
+        came = {lower(name) for name in (*dict(effect.added), *dict(effect.renamed).values())}
         if now is None or now.schema is None:
-            if went:
-                self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of an unknown layout")
+            if gone or came:
+                self._add_unlogged(table, lsn, "ALTER TABLE changed columns of an unknown layout")
             return
-        gone = {lower(name) for name in went}
+        if not came.issubset(lower(column.name) for column in now.schema.columns):
+            self._add_unlogged(table, lsn, "ALTER TABLE added or renamed a column that is gone by now")
         left = tuple(c for c in now.schema.columns if lower(c.name) not in gone)
         if not gone.isdisjoint(map(lower, now.schema.key)):
             self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of its key")

@@ -43,7 +43,7 @@ class Effect(NamedTuple):
     reason: str
     columns: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
-    added: tuple[str, ...] = ()
+    added: tuple[tuple[str, bool], ...] = ()
 
 
 _TOKEN = re.compile(
@@ -152,10 +152,7 @@ def logged_late(statement: str) -> bool:
 
     OPTIMIZE TABLE and ALTER TABLE ... OPTIMIZE PARTITION, and REPAIR likewise.
     """
-    return not _LOGGED_LATE.isdisjoint(token.word for token in tokens_of(statement))
-
-
-_LOGGED_LATE = frozenset(("OPTIMIZE", "REPAIR"))
+    return not {"OPTIMIZE", "REPAIR"}.isdisjoint(token.word for token in tokens_of(statement))
 
 
 def statement_effects(statement: str, database: str) -> list[Effect]:
@@ -318,8 +315,9 @@ def _renamed_table(tokens: list[_Token], index: int, table: tuple[str, str], dat
     return []
 
 
-_NO_COLUMN = frozenset("INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT TO AS".split())
-_NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
+_OPTIONAL = frozenset("COLUMN IF NOT EXISTS".split())
+_NO_COLUMN = _INDEXES | {*"UNIQUE FULLTEXT SPATIAL FOREIGN CHECK PARTITION DEFAULT TO AS".split()} | _OPTIONAL
+_NO_COLUMN_BEFORE = {"PERIOD": ("FOR", "IF"), "SYSTEM": ("VERSIONING",), "VECTOR": ("INDEX", "KEY")}
 """Not reserved words, so a column may have such a name; the second word decides."""
 
 
@@ -329,7 +327,7 @@ def _lost_columns(tokens: list[_Token], index: int) -> Iterator[tuple[str, str]]
         verb, index = tokens[index].word, index + 1
         if verb not in ("DROP", "RENAME", "CHANGE"):
             continue
-        while index < len(tokens) and tokens[index].word in ("COLUMN", "IF", "EXISTS"):
+        while index < len(tokens) and tokens[index].word in _OPTIONAL:
             index += 1
         if index == len(tokens) or not tokens[index].is_name or _is_no_column(tokens, index):
             continue
@@ -340,15 +338,17 @@ def _lost_columns(tokens: list[_Token], index: int) -> Iterator[tuple[str, str]]
             yield name, new
 
 
-def _added_columns(tokens: list[_Token], index: int) -> Iterator[str]:
-    """Yield the columns that an ALTER adds, and some keywords, but none that it adds IF NOT EXISTS."""
-    depth, adds = 0, False
-    for before, token in pairwise(tokens[index:]):
+def _added_columns(tokens: list[_Token], index: int) -> Iterator[tuple[str, bool]]:
+    """Yield the columns that an ALTER adds, and whether it certainly does: not IF NOT EXISTS."""
+    depth, adds, is_certain = 0, False, True
+    for at, (before, token) in enumerate(pairwise(tokens[index:]), index + 1):
         depth += (before.text == "(") - (before.text == ")")
         if depth == 0:
-            adds = before.word == "ADD" or (adds and before.word == "COLUMN")
-        if adds and token.is_name and (depth == 0 or (depth == 1 and before.text in ("(", ","))):
-            yield token.text
+            adds = before.word == "ADD" or (adds and before.word in _OPTIONAL)
+            is_certain = before.word == "ADD" or (is_certain and before.word != "EXISTS")
+        begins = token.is_name and (depth == 0 or (depth == 1 and before.text in ("(", ",")))
+        if adds and begins and not _is_no_column(tokens, at):
+            yield token.text, is_certain
 
 
 def _column_at(tokens: list[_Token], index: int) -> tuple[str, int]:
@@ -363,8 +363,8 @@ def _column_at(tokens: list[_Token], index: int) -> tuple[str, int]:
 
 
 def _is_no_column(tokens: list[_Token], index: int) -> bool:
-    word, after = tokens[index].word, tokens[index + 1].word if index + 1 < len(tokens) else ""
-    return word in _NO_COLUMN or (word in _NO_COLUMN_BEFORE and after == _NO_COLUMN_BEFORE[word])
+    word, after = (*(token.word for token in tokens[index : index + 2]), "")[:2]
+    return word in _NO_COLUMN or after in _NO_COLUMN_BEFORE.get(word, ())
 
 
 def _rewrite_reason(before: list[str], clauses: list[_Token], left: list[str]) -> str | None:

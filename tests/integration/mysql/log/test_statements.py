@@ -11,6 +11,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from connector.landing.event_batch import UnloggedNotice
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.connection import parse_url
 from connector.schema import TableName
@@ -22,6 +23,8 @@ from tests.support.agent.mysql_agents import (
     wait_caught_up,
 )
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import source_of
+from tests.support.source.reading import following, read_to
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -453,6 +456,39 @@ def test_statements_take_effect_on_tables_that_are_named_like_keywords(
             "CREATE TABLE event LIKE tables",
         )
         wait_until(lambda: all(is_equal(mariadb, store, name) for name in names), "all tables are equal")
+
+
+GONE_BY_NOW = {
+    "dropped": ["ALTER TABLE t ADD COLUMN c int DEFAULT 5", "ALTER TABLE t DROP COLUMN c"],
+    "renamed": ["ALTER TABLE t ADD COLUMN c int DEFAULT 5", "ALTER TABLE t RENAME COLUMN c TO d"],
+    "dropped as renamed": ["ALTER TABLE t RENAME COLUMN v TO c", "ALTER TABLE t DROP COLUMN c"],
+    "dropped again": [
+        "ALTER TABLE t DROP COLUMN v;ALTER TABLE t ADD COLUMN v int", "ALTER TABLE t DROP COLUMN v",
+    ],
+    "without its key": ["ALTER TABLE t ADD COLUMN c int DEFAULT 5", "ALTER TABLE t DROP PRIMARY KEY"],
+    "dropped with its table": ["ALTER TABLE t ADD (c int DEFAULT 5)", "DROP TABLE t"],
+    "in a former table": [
+        "ALTER TABLE t ADD COLUMN c int DEFAULT 5", "DROP TABLE t;CREATE TABLE t (id int PRIMARY KEY, v int)",
+    ],
+    "there": ["ALTER TABLE t ADD COLUMN c int DEFAULT 5, ADD INDEX (v)", ""],
+}  # fmt: skip
+"""What an agent that is behind finds in the log, and what the catalog shows by then."""
+
+
+@pytest.mark.parametrize("case", GONE_BY_NOW)
+def test_a_column_that_comes_and_is_gone_by_the_time_its_log_is_read_has_the_table_dumped(
+    mariadb: MysqlDatabase, case: str
+) -> None:
+    """No row shows it, and the catalog does not any more, so cuts in between would lack its values."""
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+    comes, goes = (list(filter(None, part.split(";"))) for part in GONE_BY_NOW[case])
+    with following(source_of(mariadb)) as log:
+        mariadb.execute(*comes)
+        between = mariadb.end_of_log()
+        mariadb.execute("DO 1", *goes)
+        read_to(log, mariadb.end_of_log())
+        found = [each for each in log.take().decode() if isinstance(each, UnloggedNotice)]
+    assert [each.lsn < between for each in found] == [True] * (case != "there")
 
 
 def present(mariadb: MysqlDatabase) -> list[str]:

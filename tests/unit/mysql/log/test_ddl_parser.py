@@ -203,17 +203,28 @@ def test_an_alter_names_what_columns_are_renamed_to(clauses: str, renamed: list[
 @pytest.mark.parametrize(
     ("clauses", "added"),
     [
-        ("ADD u uuid", {"u"}),
-        ("ADD COLUMN `add` int AFTER v, ADD w int DEFAULT (f(1, 2)), ALGORITHM = INSTANT", {"add", "w"}),
-        ("ADD COLUMN (u uuid, `w` decimal(9, 2), x int CHECK (x IN (1, 2)), y int)", {"u", "w", "x", "y"}),
-        ("ADD UNIQUE KEY (u, w), ADD CONSTRAINT c CHECK (u > w), MODIFY x int, DROP z", set()),
-        ("ADD COLUMN IF NOT EXISTS u uuid", set()),
-        ("COMMENT = 'ADD u', RENAME COLUMN `add` TO u", set()),
+        ("ADD u uuid", ["u"]),
+        ("ADD COLUMN `add` int AFTER v, ADD w int DEFAULT (f(1, 2)), ALGORITHM = INSTANT", ["add", "w"]),
+        ("ADD COLUMN (u uuid, `w` decimal(9, 2), x int CHECK (x IN (1, 2)), y int)", ["u", "w", "x", "y"]),
+        ("ADD (u int, UNIQUE (u), KEY (u), `unique` int)", ["u", "unique"]),
+        ("ADD UNIQUE KEY (u, w), ADD CONSTRAINT c CHECK (u > w), MODIFY x int, DROP z", []),
+        ("ADD INDEX IF NOT EXISTS i (u), ADD PARTITION (PARTITION p VALUES LESS THAN (9))", []),
+        ("ADD FULLTEXT (u), ADD VECTOR KEY (w), ADD PRIMARY KEY (i), ADD FOREIGN KEY (x) REFERENCES y", []),
+        ("ADD SYSTEM VERSIONING, ADD PERIOD FOR p (a, b), ADD PERIOD IF NOT EXISTS FOR q (a, b)", []),
+        ("ADD vector int, ADD period date, ADD system int", ["vector", "period", "system"]),
+        ("ADD COLUMN IF NOT EXISTS u uuid", []),
+        ("COMMENT = 'ADD u', RENAME COLUMN `add` TO u", []),
     ],
 )
-def test_an_alter_names_what_columns_it_adds(clauses: str, added: set[str]) -> None:
+def test_an_alter_names_what_columns_it_adds(clauses: str, added: list[str]) -> None:
     (effect,) = (e for e in statement_effects(f"ALTER TABLE t {clauses}", "d") if e.kind == "columns")
-    assert {name for name in effect.added if not name.isupper()} == added
+    assert [name for name, is_certain in effect.added if is_certain] == added
+
+
+def test_a_column_that_is_added_if_it_is_not_there_may_not_be_new() -> None:
+    clauses = "ADD COLUMN IF NOT EXISTS u uuid, ADD IF NOT EXISTS (v int, w int), ADD x int"
+    (effect,) = (e for e in statement_effects(f"ALTER TABLE t {clauses}", "d") if e.kind == "columns")
+    assert effect.added == (("u", False), ("v", False), ("w", False), ("x", True))
 
 
 @pytest.mark.parametrize(
