@@ -132,11 +132,10 @@ class DdlEffects:
     def _certain(self, effects: list[Effect], query: Query) -> list[Effect]:
         """Return the effects, without copies and lost defaults: as unlogged changes, or not if harmless.
 
-        The catalog tells of which columns, and may be ahead of the log: it lacks columns that were dropped
-        since, which the table has no values of any more, and those that MODIFY made others, for which the
-        table is reread.
+        The catalog tells of which columns, and may be ahead of the log: it lacks those that MODIFY made
+        others, for which the table is reread, and those that were dropped since.
         """
-        found = []
+        found, lost = [], {lower(name) for effect in effects for name in effect.columns}
         for effect in effects:
             if effect.kind == "traits":
                 continue
@@ -147,7 +146,7 @@ class DdlEffects:
             if effect.kind != "copy":
                 found.append(effect)
                 continue
-            whys = (self._why_changed(table, query) for table in self._tables_of(effect))
+            whys = (self._why_changed(table, query, lost) for table in self._tables_of(effect))
             found += [
                 effect._replace(kind="unlogged", reason=f"{effect.reason} {why}") for why in whys if why
             ]
@@ -167,18 +166,22 @@ class DdlEffects:
         key = {lower(name) for name in (*known.table_map.key, *known.schema.key)}
         return not key.isdisjoint(lower(name) for name in effect.columns)
 
-    def _why_changed(self, table: TableName, query: Query) -> str | None:
+    def _why_changed(self, table: TableName, query: Query, lost: set[str]) -> str | None:
         """Return how a copy of a table, if it was one, may have changed values, or None.
+
+        Also those of columns that went after it, but not those that it `lost` itself.
 
         - Stored columns are computed anew, in the session that copies.
         - Dates that its sql_mode does not allow become zeros, or fail in a strict one.
         - MySQL converts each TIMESTAMP to the session's time zone and back: of two instants that are the same
           time, as a clock is turned back, one becomes the other. It logs the zone if it did.
         """
-        columns = self._schema_cache.noted(table).values()
-        if not columns or any(column.stored for column in columns):
+        columns = self._schema_cache.noted(table)
+        if not columns or any(column.stored for column in columns.values()):
             return "may have copied it, with its stored columns computed anew"
-        types = tuple(column.type for column in columns)
+        known = self._schema_cache.types_of(table).items()
+        went = [type_ for name, type_ in known if name not in columns and lower(name) not in lost]
+        types = (*(column.type for column in columns.values()), *went)
         if query.lenient and any(type_.startswith("date") for type_ in types):
             return "may have copied it, with dates made zeros that its sql_mode does not allow"
         if query.zoned and any(type_.startswith("timestamp") for type_ in types):

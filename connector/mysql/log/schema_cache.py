@@ -133,6 +133,9 @@ class SchemaCache(Protocol):
         `NotYetError` if that can't be known now.
         """
 
+    def types_of(self, table: TableName) -> Mapping[str, str]:
+        """Return the types that a table's columns had when last seen, in the log or landed."""
+
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name, ignoring case if the server does."""
 
@@ -215,7 +218,7 @@ class CapturedSchemas:
         Whatever is known under the name of a column that came is a former table's.
         """
         lost = {lower(name) for name in (*columns, *(new for _, new in renamed))}
-        known, types = self._columns_of(table), self._types_of(table)
+        known, types = self._columns_of(table), self.types_of(table)
         self._columns[table] = {name: column for name, column in known.items() if lower(name) not in lost}
         before = {lower(name): types.pop(name) for name in [*types] if lower(name) in lost}
         types.update({new: before[lower(old)] for old, new in renamed if lower(old) in before})
@@ -227,6 +230,13 @@ class CapturedSchemas:
     def noted(self, table: TableName) -> Mapping[str, NotedColumn]:
         """Return what the catalog shows of a table's columns; empty if it is gone."""
         return self._noted(table)
+
+    def types_of(self, table: TableName) -> dict[str, str]:
+        """Return the types that a table's columns had when last seen, in the log or landed."""
+        if table not in self._types:
+            landed = self._landed.get(table)
+            self._types[table] = {c.name: c.source_type for c in landed.columns} if landed else {}
+        return self._types[table]
 
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name."""
@@ -260,13 +270,6 @@ class CapturedSchemas:
         known = self._latest.get(table)
         return (known.schema if known else None) or TableSchema(table, (), ())
 
-    def _types_of(self, table: TableName) -> dict[str, str]:
-        """Return the types that a table's columns had when last seen, in the log or landed."""
-        if table not in self._types:
-            landed = self._landed.get(table)
-            self._types[table] = {c.name: c.source_type for c in landed.columns} if landed else {}
-        return self._types[table]
-
     def _columns_of(self, table: TableName) -> dict[str, NotedColumn]:
         """Return what is known of a table's columns; first what was known when the log was opened."""
         if table not in self._columns:
@@ -280,6 +283,7 @@ class CapturedSchemas:
 
     def _completed(self, table_map: TableMap) -> TableMap:
         if not self.mariadb:
+            self._types[table_map.table] = _types_in(table_map)
             return table_map
         table, columns, shown = table_map.table, self._columns_of(table_map.table), None
         names, is_settled = {column.name for column in table_map.columns}, table in self._settled
@@ -289,13 +293,18 @@ class CapturedSchemas:
             shown = columns if is_settled else noted
             self._settled |= {table} if noted else set()
         columns = {name: column for name, column in columns.items() if name in names}
-        self._columns[table], types = columns, self._types_of(table)
+        self._columns[table], types = columns, self.types_of(table)
         completed = table_map.with_aliases({name: column.type for name, column in columns.items()}, types)
-        self._types[table] = {column.name: column.type.type_name for column in completed.columns}
         completed = completed.with_virtual({name for name, column in columns.items() if column.virtual})
         completed = completed.with_defaults({name for name, column in columns.items() if column.default})
         row_end = next((name for name, column in columns.items() if column.row_end), None)
-        return completed.with_hidden(columns if shown is None else shown, row_end)
+        completed = completed.with_hidden(columns if shown is None else shown, row_end)
+        self._types[table] = _types_in(completed)
+        return completed
+
+
+def _types_in(table_map: TableMap) -> dict[str, str]:
+    return {column.name: column.type.type_name for column in table_map.landed}
 
 
 def captures(config: SourceConfig, table: TableName) -> bool:

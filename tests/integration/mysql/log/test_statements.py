@@ -491,6 +491,20 @@ def test_a_column_that_comes_and_is_gone_by_the_time_its_log_is_read_has_the_tab
     assert [each.lsn < between for each in found] == [True] * (case != "there")
 
 
+def test_dates_that_a_copy_may_have_made_zeros_count_though_their_column_is_gone_by_now(
+    mariadb: MysqlDatabase,
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, d date)")
+    with following(source_of(mariadb)) as log:
+        mariadb.execute("INSERT INTO t VALUES (1, '2026-00-15')")
+        mariadb.execute("SET sql_mode = 'NO_ZERO_IN_DATE'", "ALTER TABLE t ADD CHECK (id > 0)")
+        between = mariadb.end_of_log()
+        mariadb.execute("ALTER TABLE t DROP COLUMN d")
+        read_to(log, mariadb.end_of_log())
+        found = [each for each in log.take().decode() if isinstance(each, UnloggedNotice)]
+    assert [each.lsn < between for each in found] == [True]
+
+
 def present(mariadb: MysqlDatabase) -> list[str]:
     found = mariadb.execute(
         "SELECT table_name FROM information_schema.tables"

@@ -67,6 +67,9 @@ class SchemaCache:
     def named(self, database: str, name: str) -> TableName | None:
         return TableName(database, name) if database == "d" else None
 
+    def types_of(self, table: TableName) -> dict[str, str]:
+        return {"went": "datetime"} if table.name == "went" else {}
+
     def forget(self, table: TableName) -> None:
         self.seen.discard(table)
 
@@ -668,18 +671,26 @@ STRICT_TRANS_TABLES, STRICT_ALL_TABLES, NO_ZERO_DATE = 1 << 21, 1 << 22, 1 << 24
         (STRICT_TRANS_TABLES, "-11:30", []),
         (STRICT_TRANS_TABLES, "SYSTEM", ["timestamp"]),
         (STRICT_ALL_TABLES, "Europe/Berlin", ["timestamp"]),
-        (NO_ZERO_DATE, "", ["date", "datetime"]),
-        (0, "SYSTEM", ["date", "datetime", "timestamp"]),
+        (NO_ZERO_DATE, "", ["date", "datetime", "went"]),
+        (0, "SYSTEM", ["date", "datetime", "timestamp", "went"]),
     ],
 )
 def test_rows_are_read_again_whose_times_a_copy_may_have_changed(
     modes: int, zone: str, read_again: list[str]
 ) -> None:
+    """Also those of a column that the catalog does not show any more."""
     log = Log()
-    for table in ("date", "datetime", "int", "timestamp"):
+    for table in ("date", "datetime", "int", "timestamp", "went"):
         log.gtid()
         log.query(f"CREATE INDEX i ON {table} (a)", modes=modes, zone=zone)
     assert [found.table.name for found in log.unlogged()] == read_again
+
+
+def test_rows_are_not_read_again_for_a_column_that_the_copy_itself_has_dropped() -> None:
+    log = Log()
+    log.gtid()
+    log.query("ALTER TABLE went DROP COLUMN Went", modes=0)
+    assert log.unlogged() == []
 
 
 def test_a_copy_waits_for_a_table_of_which_it_is_not_known_whether_it_has_stored_columns(
