@@ -9,6 +9,8 @@ Invariants:
 
 - While checks fail or hang, manifests would still mark cuts as exact. So `BLIND_SECONDS` after the start of
   the last successful check, the log is reopened; that begins with a check and fails if the check does.
+- A check that an earlier one's consequences have overtaken is discarded: it compared with fingerprints that
+  are no longer known, and may find the same change once more.
 - The manifest that queues a dump records the fingerprint that asked for it. So a change is acted on even
   after a crash, and the next agent sees a change made while none was running.
 """
@@ -68,7 +70,10 @@ class CatalogWatcher(BackgroundThread):
         while not self.stopping.wait(CHECK_SECONDS):
             began = time.monotonic()
             try:
-                self._found = self._source.check_catalog(self._known())
+                known = self._known()
+                found = self._source.check_catalog(known)
+                if self._known() == known:
+                    self._found = found
                 self._failed, self._reported, self._last_error = 0, None, None
                 self._checked_at = max(began, self._checked_at)
             except (TransientError, OperatorError) as error:

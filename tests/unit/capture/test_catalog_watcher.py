@@ -182,3 +182,29 @@ def test_what_the_log_tells_is_dumped_by_the_manifest_that_has_the_log_and_only_
     assert (dump.active, dump.floor) == (True, told[0])
     assert [n.text for n in first.notices] == ["a partition was emptied: dumping it again"]
     assert len(repairs(manifests[-1])) == 1
+
+
+def test_a_check_is_discarded_if_other_fingerprints_are_known_by_its_end(
+    database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the check before, acted on late: it found the same change, and would find it again."""
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.01)
+    source = MemorySource(database, config_of().source)
+    known, done, check = {ITEMS: "former"}, list[CatalogSnapshot | None](), source.check_catalog
+
+    def slow(before: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
+        done.append(watch._found)  # what the former check led to
+        if len(done) == 2:
+            known[ITEMS] = "newer"
+        return check(before)
+
+    monkeypatch.setattr(source, "check_catalog", slow)
+    watch = CatalogWatcher(source, lambda: dict(known))
+    watch.start()
+    wait_until(lambda: len(done) >= 4, "four checks began")
+    watch.stop()
+    first, second, third, fourth = done[:4]
+    assert first is None
+    assert second is not None
+    assert third is second
+    assert fourth is not third
