@@ -72,10 +72,9 @@ class CatalogWatcher(BackgroundThread):
             try:
                 known = self._known()
                 found = self._source.check_catalog(known)
-                if self._known() == known:
-                    self._found = found
                 self._failed, self._reported, self._last_error = 0, None, None
-                self._checked_at = max(began, self._checked_at)
+                if self._known() == known:
+                    self._found, self._checked_at = found, max(began, self._checked_at)
             except (TransientError, OperatorError) as error:
                 self._last_error = error
                 self._failed += 1

@@ -67,7 +67,7 @@ class RecordedFile:
 class StateTable:
     """The table for one source name; every method takes the connection to use.
 
-    `landed_id`: the id that the landing zone has from before the tables existed, if it is this database's.
+    `landed_id`: the id that the landing zone has from before the table existed, if it is this database's.
     """
 
     def __init__(self, source: str) -> None:

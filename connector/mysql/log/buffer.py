@@ -324,7 +324,7 @@ class LogBuffer:
     # Segments.
 
     @property
-    def unlogged(self) -> int:
+    def unlogged_count(self) -> int:
         """The number of tables that whole transactions may have changed without row events."""
         open_ = self._groups.open
         return self._effects.count_unlogged(open_.lsn if open_ else None)

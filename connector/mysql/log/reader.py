@@ -122,7 +122,7 @@ class MysqlLogReader:
     @property
     def buffered_rows(self) -> int:
         """Rows events held, of whole transactions, and tables that these may have changed without any."""
-        return self._buffer.whole_rows + self._buffer.unlogged
+        return self._buffer.whole_rows + self._buffer.unlogged_count
 
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes`."""

@@ -27,6 +27,13 @@ from tests.support.agent.starts import Start
 ITEMS = TableName.parse("public.items")
 
 
+def without_dumps(database: MemoryDatabase, store: MemoryStore) -> tuple[Tables, DumpQueue]:
+    """The state of an agent whose first dumps are not queued."""
+    tables, dumps = Start(database, store).open()
+    dumps.states.clear()
+    return tables, dumps
+
+
 def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dump_is_queued(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
@@ -56,9 +63,7 @@ def test_what_the_log_tells_is_dumped_unless_a_dump_that_the_table_needs_sees_it
     database: MemoryDatabase, store: MemoryStore, reason: Literal["initial", "repair", "request"],
     state: Literal["waiting", "running"], floor: int, expected: list[tuple[str, int]],
 ) -> None:  # fmt: skip
-    start = Start(database, store)
-    tables, dumps = start.open()
-    dumps.states.clear()
+    tables, dumps = without_dumps(database, store)
     dumps.add(ITEMS, manifest=1, reason=reason, floor=floor).state = state
     gone = UnloggedNotice(TableName.parse("public.gone"), 40, "it was renamed")
     repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten"), gone], 2, 50)
@@ -69,9 +74,7 @@ def test_what_the_log_tells_is_dumped_unless_a_dump_that_the_table_needs_sees_it
 def test_a_requested_dump_that_a_need_has_begin_later_sees_what_the_log_tells(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
-    start = Start(database, store)
-    tables, dumps = start.open()
-    dumps.states.clear()
+    tables, dumps = without_dumps(database, store)
     dumps.require(ITEMS, 50, None)
     dumps.add(ITEMS, manifest=1)
     repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten")], 2, 50)
@@ -81,9 +84,7 @@ def test_a_requested_dump_that_a_need_has_begin_later_sees_what_the_log_tells(
 def test_what_the_log_tells_of_a_quarantined_table_waits_for_its_release(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
-    start = Start(database, store)
-    tables, dumps = start.open()
-    dumps.states.clear()
+    tables, dumps = without_dumps(database, store)
     tables.update(ITEMS, state="quarantined")
     repair_told(tables, dumps, [UnloggedNotice(ITEMS, 40, "it was rewritten")], 2, 50)
     assert not dumps.active_of(ITEMS)

@@ -190,10 +190,10 @@ def test_a_check_is_discarded_if_other_fingerprints_are_known_by_its_end(
     """Those of the check before, acted on late: it found the same change, and would find it again."""
     monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.01)
     source = MemorySource(database, config_of().source)
-    known, done, check = {ITEMS: "former"}, list[CatalogSnapshot | None](), source.check_catalog
+    known, done, check = {ITEMS: "former"}, list[tuple[CatalogSnapshot | None, float]](), source.check_catalog
 
     def slow(before: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        done.append(watch._found)  # what the former check led to
+        done.append((watch._found, watch._checked_at))  # what the former check led to
         if len(done) == 2:
             known[ITEMS] = "newer"
         return check(before)
@@ -204,7 +204,7 @@ def test_a_check_is_discarded_if_other_fingerprints_are_known_by_its_end(
     wait_until(lambda: len(done) >= 4, "four checks began")
     watch.stop()
     first, second, third, fourth = done[:4]
-    assert first is None
-    assert second is not None
-    assert third is second
-    assert fourth is not third
+    assert (first[0], third) == (None, second), "it does not count as a check, either"
+    assert second[0] is not None
+    assert fourth[0] is not third[0]
+    assert fourth[1] > third[1]

@@ -1418,10 +1418,10 @@ def test_what_an_open_transaction_may_have_changed_is_told_with_it_as_well() -> 
         found = [each for each in log.buffer.take().decode() if isinstance(each, UnloggedNotice)]
         return [(each.table.name, each.lsn) for each in found]
 
-    assert log.buffer.unlogged == 2
+    assert log.buffer.unlogged_count == 2
     assert told() == [("t", ends[0]), ("u", ends[0])]
-    assert (log.buffer.unlogged, told()) == (0, [])
+    assert (log.buffer.unlogged_count, told()) == (0, [])
     log.write(events.XID, bytes(8))
-    assert log.buffer.unlogged == 2
+    assert log.buffer.unlogged_count == 2
     assert told() == [("t", ends[2]), ("u", ends[2])]
     assert told() == []

@@ -49,7 +49,7 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     server = Server(False, "9.0", 1, "u", False)
     reading = MysqlLogReader(
-        1, log.buffer, cast(Any, stream), cast(Any, None), server, WrittenTables(), writable=True
+        1, log.buffer, cast(Any, stream), cast(Any, None), server, WrittenTable(), writable=True
     )
     for _ in range(4):
         now[0] += reader.STALL_SECONDS / 2
@@ -78,7 +78,7 @@ def test_what_precedes_log_that_can_not_be_read_lands_first(monkeypatch: pytest.
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(reader.time, "sleep", lambda _: None)
     server, none = Server(True, "11.4", 1, "u", False), cast(Any, None)
-    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTables(), writable=True)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTable(), writable=True)
 
     def fail(_seconds: float) -> list[bytes]:
         raise UnreadableLogError("error 1236")
@@ -93,7 +93,7 @@ def test_what_precedes_log_that_can_not_be_read_lands_first(monkeypatch: pytest.
     with pytest.raises(UnreadableLogError):
         reading.read(0, 1 << 20)
     assert reading.unreadable_at == end
-    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTables(), writable=True)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTable(), writable=True)
     log.transaction(2)
     monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000007", log.offset + 1000))
     for seconds in (0, 600, 600):  # until a flush is due
@@ -118,7 +118,7 @@ def test_a_table_that_others_keep_locked_is_waited_for_in_place(monkeypatch: pyt
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(reader.time, "sleep", lambda _: None)
     server, none = Server(True, "11.4", 1, "u", False), cast(Any, None)
-    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTables(), writable=True)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, WrittenTable(), writable=True)
     tries = 0
 
     def try_again(_packets: list[bytes]) -> None:
@@ -161,7 +161,7 @@ def test_the_log_is_opened_again_in_its_next_file_if_that_tells_what_was_execute
     assert asked == (not known)
 
 
-class WrittenTables(StateTable):
+class WrittenTable(StateTable):
     """Says whether it may be written; remembers what was."""
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class WrittenTables(StateTable):
 def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log, stream, state_table = Log(), Stream(), WrittenTables()
+    log, stream, state_table = Log(), Stream(), WrittenTable()
     monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000007", log.offset))
     monkeypatch.setattr(reader, "POLL_SECONDS", -1)
     monkeypatch.setattr(reader, "ensure_logging", lambda *_: None)
